@@ -1,0 +1,1 @@
+"""Update queues in front of Spark structured streaming queries."""

@@ -1,0 +1,1 @@
+"""The update queue: one file for each of its layers."""

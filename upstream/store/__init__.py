@@ -1,0 +1,1 @@
+"""Where a queue lives when it must outlive its process."""
