@@ -37,6 +37,7 @@ from upstream.queue.memory_manager import UNIT_BYTES, allocate, free, pool_at
 from upstream.queue.rates import observe
 from upstream.queue.raw import (
     clear,
+    inlined,
     kernel,
     load_f64,
     load_i64,
@@ -134,7 +135,7 @@ def prepare(queue_address: int, array: int) -> int:
     return 0 if problem == 0 else 8 * bad_row + problem
 
 
-@kernel
+@inlined
 def _read_block(queue: Any, table: Any, block: Any, start: int, count: int) -> None:
     """Keys, hashes, times and deletes of a block of rows; table entries are fetched ahead."""
     scratch = queue.key_scratch
@@ -160,20 +161,19 @@ def _read_block(queue: Any, table: Any, block: Any, start: int, count: int) -> N
             store_u8(block.deletes + i, np.uint8(deletes))
 
 
-@kernel
-def _fetch_block(table: Any, pool: Any, block: Any, count: int) -> None:
+@inlined
+def _fetch_block(table: Any, pool: Any, block: Any, count: int, row_bytes: int) -> None:
     """Fetch the records that the first entries of the probes name, then their rows."""
     for i in range(count):
         entry = load_u64(table.entries + (load_i64(block.hashes + i * 8) & table.mask) * 8)
         record_address = table.keys + np.int64(entry & np.uint64(0xFFFFFFFF)) * KEY_BYTES
         prefetch(record_address)
-        prefetch(record_address + 64)
     for i in range(count):
         entry = load_u64(table.entries + (load_i64(block.hashes + i * 8) & table.mask) * 8)
         record_address = table.keys + np.int64(entry & np.uint64(0xFFFFFFFF)) * KEY_BYTES
         cells = pool.base + np.int64(key_at(record_address).payload) * UNIT_BYTES
         prefetch(cells)
-        prefetch(cells + 48)
+        prefetch(cells + row_bytes - 1)
 
 
 @kernel
@@ -220,7 +220,7 @@ def admit(
     while row < stop and queue.stopped == 0:
         count = min(BLOCK_ROWS, stop - row)
         _read_block(queue, table, block, row, count)
-        _fetch_block(table, pool, block, count)
+        _fetch_block(table, pool, block, count, queue.row_bytes)
         placed = 0
         while placed < count:
             at = now if arrived == 0 else load_f64(arrived + (row + placed) * 8)
@@ -245,7 +245,7 @@ def admit(
     return row
 
 
-@kernel
+@inlined
 def _place_row(
     queue: Any, pool: Any, table: Any, block: Any, first: int, i: int, at: float, alpha: float
 ) -> int:

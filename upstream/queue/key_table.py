@@ -1,7 +1,7 @@
 """The Key Table: from the bytes of a key to its record.
 
 One record of 128 bytes, two cache lines, holds all that the queue knows of a key; the
-first line is what a repeated update touches. A record is named by its *slot*, a small
+first line is all that an update of a waiting key touches. A record is named by its *slot*, a small
 number that stays the same while the key is known and is reused afterwards.
 
 Keys are found through an open-addressing table of (hash, slot) pairs with linear
@@ -33,6 +33,7 @@ from upstream.queue.raw import (
     Region,
     address_of,
     copy,
+    inlined,
     kernel,
     load_i64,
     load_u8,
@@ -70,14 +71,19 @@ KEY = np.dtype(
         ("updates", "u4"),  # updates that the waiting unit stands for
         ("payload", "u4"),  # reference of the waiting unit's row, 0: none
         ("time", "i8"),  # event time of the newest update accepted
-        ("since", "f8"),  # first enqueue since the last dequeue; NaN: not waiting
         ("last", "f8"),  # arrival of the newest update accepted
         ("gap", "f8"),  # estimated mean time between updates; NaN: not known yet
         ("span", "f4"),  # time between the last two distinct arrival times
         ("group", "u4"),  # updates that arrived at `last`
+        ("rate_class", "u2"),
+        ("in_flight", "u2"),  # units handed out and neither delivered nor given back
+        ("cost_class", "u1"),
+        ("flags", "u1"),
+        ("count", "u2"),  # gaps that the estimate has seen, up to 1/alpha
         # ---- second cache line
         ("next", "u4"),  # neighbours in the rate class; `next` of a free record: next free one
         ("prev", "u4"),
+        ("since", "f8"),  # first enqueue since the last dequeue; NaN: not waiting
         ("stale_since", "f8"),  # NaN while the delivered result is fresh
         ("area", "f8"),  # integral of the key's staleness up to its last change
         ("born", "f8"),
@@ -85,11 +91,6 @@ KEY = np.dtype(
         ("answered", "i8"),  # newest ticket delivered, 0: none
         ("hash", "u4"),
         ("weight", "f4"),
-        ("rate_class", "u2"),
-        ("in_flight", "u2"),  # units handed out and neither delivered nor given back
-        ("cost_class", "u1"),
-        ("flags", "u1"),
-        ("count", "u2"),  # gaps that the estimate has seen, up to 1/alpha
     ]
 )
 KEY_BYTES = KEY.itemsize
@@ -133,13 +134,13 @@ _S29 = np.uint64(29)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
-@kernel
+@inlined
 def _mix(h: Any, word: Any) -> Any:
     h = (h ^ word) * _K1
     return h ^ (h >> _S29)
 
 
-@kernel
+@inlined
 def hash_bytes(address: int, length: int, seed: Any) -> int:
     """A seeded 32-bit hash; never reads outside the bytes."""
     h = seed ^ (np.uint64(length) * _K0)
@@ -166,7 +167,7 @@ def hash_bytes(address: int, length: int, seed: Any) -> int:
     return np.int64((h ^ (h >> _S29)) >> _S32)
 
 
-@kernel
+@inlined
 def key_bytes_address(pool: Any, record_address: int) -> int:
     """Where the bytes of a record's key begin."""
     key = key_at(record_address)
@@ -175,7 +176,7 @@ def key_bytes_address(pool: Any, record_address: int) -> int:
     return np.int64(pool.base + np.int64(key.key_reference) * UNIT_BYTES)
 
 
-@kernel
+@inlined
 def _probe(
     table: Any, pool: Any, entries: int, mask: int, hashed: int, key: int, length: int
 ) -> int:
@@ -195,7 +196,7 @@ def _probe(
         at = (at + 1) & mask
 
 
-@kernel
+@inlined
 def find(table: Any, pool: Any, hashed: int, key: int, length: int) -> int:
     """The slot of a key, or 0."""
     slot = _probe(table, pool, table.entries, table.mask, hashed, key, length)

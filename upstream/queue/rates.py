@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from upstream.queue.key_table import KNOWN_RATE
-from upstream.queue.raw import kernel
+from upstream.queue.raw import inlined, kernel
 
 __all__ = ["gap_at", "observe"]
 
@@ -39,7 +39,7 @@ def _fold(gap: float, count: int, span: float, group: int, alpha: float) -> tupl
     return gap, count
 
 
-@kernel
+@inlined
 def observe(key: Any, at: float, alpha: float) -> None:
     """An update of the key arrived."""
     if at > key.last:

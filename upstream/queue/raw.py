@@ -33,6 +33,7 @@ __all__ = [
     "clear",
     "copy",
     "copy_short",
+    "inlined",
     "kernel",
     "load_f32",
     "load_f64",
@@ -61,6 +62,8 @@ __all__ = [
 
 # Every kernel releases the interpreter lock: they touch no Python object.
 kernel = njit(cache=True, nogil=True, error_model="numpy")
+# For what runs once per row: a call costs as much as the work.
+inlined = njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 
 _MAP_NORESERVE = 0x4000 if hasattr(mmap, "MAP_ANONYMOUS") else 0
 
@@ -72,9 +75,9 @@ class Region:
         self.size = max(-(-size // mmap.PAGESIZE), 1) * mmap.PAGESIZE
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         self._map = mmap.mmap(-1, self.size, flags=flags)
-        # Huge pages would be resident for the sake of a few touched bytes.
-        if hasattr(mmap, "MADV_NOHUGEPAGE"):
-            self._map.madvise(mmap.MADV_NOHUGEPAGE)
+        # With small pages, finding the page costs as much as the memory behind it.
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     def array(self, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
@@ -178,7 +181,7 @@ def prefetch(typing_context: Any, address: Any) -> Any:
     return types.void(types.int64), generate
 
 
-@kernel
+@inlined
 def same(a: int, b: int, size: int) -> bool:
     """Whether two ranges of `size` bytes hold the same."""
     if size >= 8:
@@ -198,7 +201,7 @@ def same(a: int, b: int, size: int) -> bool:
     return True
 
 
-@kernel
+@inlined
 def copy_short(to: int, source: int, size: int) -> None:
     """Copy a few bytes, at most 16, without a call."""
     if size >= 8:

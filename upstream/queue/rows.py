@@ -25,6 +25,7 @@ from upstream.queue.raw import (
     clear,
     copy,
     copy_short,
+    inlined,
     kernel,
     load_f32,
     load_f64,
@@ -120,7 +121,7 @@ def open_columns(columns: int, count: int, array: int) -> None:
             column.text = load_i64(buffers + 16)
 
 
-@kernel
+@inlined
 def is_null(column: Any, row: int) -> bool:
     """Whether the arriving value is null."""
     if column.validity == 0:
@@ -129,7 +130,7 @@ def is_null(column: Any, row: int) -> bool:
     return (load_u8(column.validity + (at >> 3)) >> (at & 7)) & 1 == 0
 
 
-@kernel
+@inlined
 def text_at(column: Any, row: int) -> tuple[int, int]:
     """Address and length of an arriving text."""
     at = column.offset + row
@@ -140,7 +141,7 @@ def text_at(column: Any, row: int) -> tuple[int, int]:
     return column.text + start, load_i64(column.values + at * 8 + 8) - start
 
 
-@kernel
+@inlined
 def _bit(column: Any, row: int) -> int:
     at = column.offset + row
     return np.int64((load_u8(column.values + (at >> 3)) >> (at & 7)) & 1)
@@ -159,7 +160,7 @@ def matches(column: Any, row: int, wanted: int, length: int) -> bool:
     return size == length and same(address, wanted, length)
 
 
-@kernel
+@inlined
 def key_of_row(columns: int, count: int, row: int, scratch: int) -> tuple[int, int]:
     """Address and length of a row's key bytes; only keys of several columns are copied."""
     if count == 1:
@@ -203,14 +204,14 @@ def held_null(row: int, bit: int) -> bool:
     return (load_u8(row + (bit >> 3)) >> (bit & 7)) & 1 != 0
 
 
-@kernel
+@inlined
 def free_text(pool: Any, cell: int) -> None:
     """Give back the memory of a long text."""
     if load_u32(cell) > INLINE_TEXT_BYTES:
         free(pool, np.int64(load_u32(cell + 4)))
 
 
-@kernel
+@inlined
 def _load_integer(address: int, number: int) -> int:
     if number == I64:
         return load_i64(address)
@@ -252,7 +253,7 @@ def load_number(column: Any, row: int) -> float:
     return np.float64(_load_integer(address, column.number))
 
 
-@kernel
+@inlined
 def load_order(column: Any, row: int) -> int:
     """An arriving number as an int64 that sorts like it."""
     address = column.values + (column.offset + row) * np.int64(column.width)

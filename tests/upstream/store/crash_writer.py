@@ -13,12 +13,15 @@ import random
 import sys
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from upstream import open_queue
 from upstream.errors import InputError
 
 KEYS = 60
+NAMES = pa.array([f"key {number}" for number in range(KEYS)])
+TEXTS = pa.array(["", "short", "longer " * 20])
 OPTIONS: dict[str, Any] = {
     "key": "name",
     "time": "at",
@@ -30,32 +33,18 @@ OPTIONS: dict[str, Any] = {
 
 def rows_of(number: int) -> pa.RecordBatch:
     """The rows that call `number` puts."""
-    choose = random.Random(number)
-    count = choose.choice([1, 3, 30, 100])
-    if choose.random() < 0.05:
-        count = 4_000  # large enough to be written in pieces
-    return pa.RecordBatch.from_pylist(
-        [
-            {
-                "name": f"key {int(KEYS * choose.random() ** 2)}",
-                "at": number * 10 + choose.randrange(-30, 10),  # some come late
-                "total": choose.randrange(1000),
-                "largest": choose.random(),
-                "text": choose.choice(["", "short", "longer " * 20]),
-                "gone": choose.random() < 0.05,
-            }
-            for _ in range(count)
-        ],
-        schema=pa.schema(
-            {
-                "name": pa.string(),
-                "at": pa.int64(),
-                "total": pa.int64(),
-                "largest": pa.float64(),
-                "text": pa.string(),
-                "gone": pa.bool_(),
-            }
-        ),
+    choose = np.random.default_rng(number)
+    # One in twenty is large enough to be written in pieces.
+    count = 4_000 if choose.random() < 0.05 else choose.choice([1, 3, 30, 100])
+    return pa.record_batch(
+        {
+            "name": NAMES.take(pa.array((KEYS * choose.random(count) ** 2).astype(np.int64))),
+            "at": number * 10 + choose.integers(-30, 10, count),  # some come late
+            "total": choose.integers(0, 1000, count),
+            "largest": choose.random(count),
+            "text": TEXTS.take(pa.array(choose.integers(0, 3, count))),
+            "gone": pa.array(choose.random(count) < 0.05),
+        }
     )
 
 

@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from upstream.config import QueueConfig
 from upstream.queue.log import Log, NoLog
+from upstream.queue.update_queue import UpdateQueue
 from upstream.store.disk import Disk
 from upstream.store.journal import open_journal
 
@@ -141,13 +143,13 @@ def steps(seed: int) -> Iterator[Step]:
         what = choose.random()
         if what < 0.6:
             stop = choose.randrange(len(keys)) if choose.random() < 0.2 else None
-            yield lambda ledger, k=keys, n=number, s=stop: ledger.put(k, n, s)
+            yield partial(Ledger.put, keys=keys, value=number, stop=stop)
         elif what < 0.75:
-            yield lambda ledger, n=number: ledger.plan(n)
+            yield partial(Ledger.plan, number=number)
         elif what < 0.9:
-            yield lambda ledger, n=number: ledger.settle(n, n / 2)
+            yield partial(Ledger.settle, number=number, at=number / 2)
         else:
-            yield lambda ledger, n=number: ledger.free(range(n % 7), n)
+            yield partial(Ledger.free, slots=range(number % 7), now=number)
 
 
 class Dead(BaseException):
@@ -308,9 +310,9 @@ def _changed(data: bytes, offset: int, piece: bytes | None) -> bytes:
     return data[:offset] + piece + data[offset + len(piece) :]
 
 
-def abandon(ledger: Ledger) -> None:
+def abandon(queue: Ledger | UpdateQueue) -> None:
     """What the operating system does when a process is gone."""
-    journal: Any = ledger.log
+    journal: Any = queue.log
     journal._compaction.wait()
     os.close(journal._segment._fd)
     journal._lock.release()

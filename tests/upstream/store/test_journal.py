@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import warnings
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def flip(path: Path, offset: int) -> None:
 @pytest.mark.parametrize("durability", ["sync", "async"])
 @pytest.mark.parametrize("compact_after", [SMALL, 1 << 20])
 def test_everything_comes_back(tmp_path: Path, durability: str, compact_after: int) -> None:
-    options = {"durability": durability, "compact_after_bytes": compact_after}
+    options: dict[str, Any] = {"durability": durability, "compact_after_bytes": compact_after}
     ledger = open_ledger(tmp_path, **options)
     expected = take(ledger, seed=1, length=100)
     ledger.close()
@@ -468,7 +469,7 @@ def test_a_queue_that_is_large_is_not_compacted_all_the_time(tmp_path: Path) -> 
 
 def test_a_retired_segment_is_written_over(tmp_path: Path) -> None:
     ledger = open_ledger(tmp_path, NoWaiting(), compact_after_bytes=SMALL)
-    inodes = set()
+    inodes: set[int] = set()
     journal: Any = ledger.log
     for number in range(300):
         ledger.put(["key"] * 8, number)
@@ -593,9 +594,11 @@ def test_a_failed_sync_is_never_forgotten(tmp_path: Path) -> None:
     disk.left = 1  # the write still works, the sync does not
     with pytest.raises(StoreError, match="Syncing the journal failed: Input/output error"):
         ledger.put(["b"], 2)
-    for call in (lambda: ledger.put(["c"], 3), lambda: ledger.settle(1, 1.0), ledger.log.sync):
+    for step in (partial(Ledger.put, keys=["c"], value=3), partial(Ledger.settle, number=1, at=1)):
         with pytest.raises(StoreError, match="the queue takes no more"):
-            call()
+            step(ledger)
+    with pytest.raises(StoreError, match="the queue takes no more"):
+        ledger.log.sync()
     with pytest.raises(StoreError, match="the queue takes no more"):
         ledger.close()
     again = open_ledger(tmp_path)  # the lock is free
@@ -661,10 +664,15 @@ def test_a_forked_process_neither_writes_nor_keeps_the_lock(tmp_path: Path) -> N
             ledger.put(["b"], 2)
         except StoreError as error:
             outcome = b"refused" if "forked from" in str(error) else repr(error).encode()
+        try:
+            open_ledger(tmp_path)
+        except StoreLocked as error:
+            outcome += f", locked by {str(error).partition(' in use by ')[2][:20]}".encode()
         os.write(done_write, outcome)
         threading.Event().wait()  # lives on, until killed
     try:
-        assert os.read(done_read, 1000) == b"refused"
+        told = os.read(done_read, 1000).decode()
+        assert told.startswith(f"refused, locked by pid {os.getpid()} on ")
         with pytest.raises(StoreLocked):
             open_ledger(tmp_path)
         ledger.close()
