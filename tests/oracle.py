@@ -138,6 +138,8 @@ class OracleQueue:
     batches: dict[int, OracleBatch] = field(default_factory=dict)
     counts: OracleCounts = field(default_factory=OracleCounts)
     deliveries: dict[Key, list[tuple[float, int]]] = field(default_factory=dict)
+    started: float | None = None  # when the first update arrived
+    prior_gap: float = 0.0  # of a key of which no gap is known: the mean of all keys
     sequence: int = 0
     tickets: int = 0
 
@@ -147,7 +149,10 @@ class OracleQueue:
         """Take rows in order; the result counts this call alone."""
         before = OracleCounts(**vars(self.counts))
         for row, at in zip(rows, arrived, strict=True):
+            self.started = at if self.started is None else self.started
             self._put(dict(row), at)
+            if at > self.started:
+                self.prior_gap = (at - self.started) * len(self.history) / self.counts.accepted
         now = vars(self.counts)
         return OracleCounts(**{name: now[name] - was for name, was in vars(before).items()})
 
@@ -253,14 +258,8 @@ class OracleQueue:
         rule = self.rule_of(key)
         if rule is not None and rule.rate is not None:
             return rule.rate
-        gap = mean_gap([u.arrived for u in self.history.get(key, [])], self.rate_alpha, now)
-        return 1 / self.prior_gap(now) if gap is None else 1 / gap
-
-    def prior_gap(self, now: float) -> float:
-        """The mean gap of a key in this stream, for keys of which no gap is known."""
-        first = min(updates[0].arrived for updates in self.history.values())
-        arrivals = sum(len(updates) for updates in self.history.values())
-        return max(now - first, 1e-9) * len(self.history) / arrivals
+        arrivals = [update.arrived for update in self.history[key]]
+        return 1 / max(mean_gap(arrivals, self.rate_alpha, now, self.prior_gap), 1e-300)
 
     # -- dequeue, deliver -----------------------------------------------------------
 
@@ -328,21 +327,19 @@ class OracleQueue:
         return at - self.waiting[key].since if key in self.waiting else 0.0
 
 
-def mean_gap(arrivals: Sequence[float], alpha: float, now: float) -> float | None:
-    """The estimated gap between updates of a key; None while no gap was seen.
+def mean_gap(arrivals: Sequence[float], alpha: float, now: float, prior: float) -> float:
+    """The estimated gap between updates of a key; `prior` while no gap was seen.
 
     m arrivals at one instant, d after the instant before, are m gaps of d / m. The
     estimate is an exponentially weighted mean with weight max(alpha, 1 / count), and a
     silence longer than the estimate is blended in once.
     """
     instants = sorted(set(arrivals))
-    gap, count = 0.0, 0
+    gap, count = prior, 0
     for before, instant in pairwise(instants):
         together = sum(1 for arrival in arrivals if arrival == instant)
         for _ in range(together):
             count += 1
             gap += max(alpha, 1 / count) * ((instant - before) / together - gap)
-    if count == 0:
-        return None
     silence = now - instants[-1]
     return gap + alpha * (silence - gap) if silence > gap else gap

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from numpy.typing import NDArray
 
 from tests.oracle import Key, OracleQueue
 from upstream import open_queue
@@ -33,8 +34,8 @@ def trace(name: str, rows: int) -> pa.Table:
     return table.replace_schema_metadata(None)
 
 
-def seconds(column: pa.ChunkedArray) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return column.cast(pa.int64()).to_numpy() / 1e6
+def seconds(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    return np.asarray(column.cast(pa.int64()).to_numpy() / 1e6, np.float64)
 
 
 def with_times_of_deletes(outages: pa.Table) -> pa.Table:
@@ -75,7 +76,7 @@ class Pair:
         )
         self.handed_out: dict[Key, Any] = {}
 
-    def put(self, rows: pa.Table, arrived: np.ndarray[Any, np.dtype[np.float64]]) -> None:
+    def put(self, rows: pa.Table, arrived: NDArray[np.float64]) -> None:
         self.now = float(arrived[-1])
         counts = self.oracle.put(rows.to_pylist(), arrived.tolist())
         receipt = self.queue.put_many(rows, arrived=arrived)

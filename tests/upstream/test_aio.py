@@ -29,7 +29,7 @@ def run(test: Callable[[], Awaitable[T]]) -> T:
     """A test that hangs is a test that fails."""
 
     async def limited() -> T:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(600):
             return await test()
 
     return asyncio.run(limited())

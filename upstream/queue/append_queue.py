@@ -42,7 +42,7 @@ from upstream.queue.log import FreedKind
 from upstream.queue.statistics import StatisticsMonitor
 from upstream.staleness.view import StalenessView
 
-__all__ = ["AppendQueue"]
+__all__ = ["AppendQueue", "uniform"]
 
 # The share of the measured capacity that "auto" fills.
 TARGET_LOAD = 0.95
@@ -163,7 +163,7 @@ class AppendQueue(BaseQueue):
         if keep >= 1.0:
             return np.ones(rows, np.bool_)
         places = np.arange(self._accepted, self._accepted + rows, dtype=np.uint64)
-        return _uniform(places, self.config.seed) < keep
+        return uniform(places, self.config.seed) < keep
 
     def _keep_probability(self) -> float:
         if self.config.policy != "random-drop":
@@ -390,10 +390,10 @@ def _first_null(column: pa.Array) -> int:
     return int(pc.index(missing, True).as_py())
 
 
-def _uniform(places: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
+def uniform(places: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
     """Numbers from 0 to 1, one for each place, that look random (SplitMix64).
 
-    >>> _uniform(np.arange(3, dtype=np.uint64), seed=0).round(3).tolist()
+    >>> uniform(np.arange(3, dtype=np.uint64), seed=0).round(3).tolist()
     [0.883, 0.432, 0.026]
     """
     mixed = (places + np.uint64(seed % 2**32) * np.uint64(0x100000001)) * np.uint64(

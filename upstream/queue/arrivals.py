@@ -37,6 +37,7 @@ from upstream.queue.memory_manager import UNIT_BYTES, allocate, free, pool_at
 from upstream.queue.rates import observe
 from upstream.queue.raw import (
     clear,
+    i64,
     inlined,
     kernel,
     load_f64,
@@ -109,7 +110,7 @@ def prepare(queue_address: int, array: int) -> int:
                     bad_row, problem = row, NULL_KEY
                     break
         if column.kind < TEXT:
-            scratch += np.int64(column.width)
+            scratch += i64(column.width)
         elif queue.key_count > 1:
             longest = 0
             for row in range(rows):
@@ -166,12 +167,12 @@ def _fetch_block(table: Any, pool: Any, block: Any, count: int, row_bytes: int) 
     """Fetch the records that the first entries of the probes name, then their rows."""
     for i in range(count):
         entry = load_u64(table.entries + (load_i64(block.hashes + i * 8) & table.mask) * 8)
-        record_address = table.keys + np.int64(entry & np.uint64(0xFFFFFFFF)) * KEY_BYTES
+        record_address = table.keys + i64(entry & np.uint64(0xFFFFFFFF)) * KEY_BYTES
         prefetch(record_address)
     for i in range(count):
         entry = load_u64(table.entries + (load_i64(block.hashes + i * 8) & table.mask) * 8)
-        record_address = table.keys + np.int64(entry & np.uint64(0xFFFFFFFF)) * KEY_BYTES
-        cells = pool.base + np.int64(key_at(record_address).payload) * UNIT_BYTES
+        record_address = table.keys + i64(entry & np.uint64(0xFFFFFFFF)) * KEY_BYTES
+        cells = pool.base + i64(key_at(record_address).payload) * UNIT_BYTES
         prefetch(cells)
         prefetch(cells + row_bytes - 1)
 
@@ -286,12 +287,12 @@ def _place_row(
         )
     ):
         if not waits and record.payload != 0:
-            free(pool, np.int64(record.payload))
+            free(pool, i64(record.payload))
             record.payload = 0
         if not known:
             remove(table, pool, slot)
         return NO_ROOM
-    cells = pool.base + np.int64(record.payload) * UNIT_BYTES
+    cells = pool.base + i64(record.payload) * UNIT_BYTES
     store_i64(block.cells + i * 8, cells)
     store_u8(block.begins + i, np.uint8(begins))
     if not known:
@@ -325,6 +326,8 @@ def _place_row(
 def enqueue_begun(queue_address: int, now: float, arrived: int, last_row: int) -> None:
     """Put the keys that began to wait in line, their rates known as of the end of the call."""
     queue = queue_at(queue_address)
+    if queue.begun_count == 0:
+        return
     scheduler = scheduler_at(queue.scheduler)
     totals = totals_at(queue.totals)
     at = now if arrived == 0 or last_row < 0 else load_f64(arrived + last_row * 8)
@@ -332,4 +335,4 @@ def enqueue_begun(queue_address: int, now: float, arrived: int, last_row: int) -
     if queue.accepted > 0 and elapsed > 0.0:
         scheduler.prior_gap = elapsed * table_at(queue.table).known / queue.accepted
     for i in range(queue.begun_count):
-        enqueue(scheduler, np.int64(load_u32(queue.begun + i * 4)), at)
+        enqueue(scheduler, i64(load_u32(queue.begun + i * 4)), at)

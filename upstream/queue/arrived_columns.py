@@ -153,9 +153,7 @@ class ArrivedColumns:
     def release(self, slots: Slots) -> None:
         """Waiting keys are about to lose their units."""
         for name, store in self._values.items():
-            store.release(
-                read_references(self._queue, slots, self._layout.arrived_places[name])
-            )
+            store.release(read_references(self._queue, slots, self._layout.arrived_places[name]))
 
     def put_back(self, frozen: FrozenRows, fates: NDArray[np.uint8]) -> None:
         """The units of a batch wait again, or went under newer ones."""

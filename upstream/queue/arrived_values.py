@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from upstream.queue.key_table import KEY_BYTES, key_at, table_at
 from upstream.queue.memory_manager import UNIT_BYTES, pool_at
-from upstream.queue.raw import address_of, kernel, load_u32, load_u64, store_u64
+from upstream.queue.raw import address_of, i64, kernel, load_u32, load_u64, store_u64
 from upstream.queue.state import queue_at
 
 __all__ = ["ArrivedValues", "read_references", "write_references"]
@@ -30,9 +30,9 @@ _INDEX = np.uint64(0xFFFFFFFF)
 def _read(queue_address: int, slots: int, count: int, place: int, out: int) -> None:
     queue = queue_at(queue_address)
     for i in range(count):
-        slot = np.int64(load_u32(slots + i * 4))
+        slot = i64(load_u32(slots + i * 4))
         payload = key_at(table_at(queue.table).keys + slot * KEY_BYTES).payload
-        cell = pool_at(queue.pool).base + np.int64(payload) * UNIT_BYTES + place
+        cell = pool_at(queue.pool).base + i64(payload) * UNIT_BYTES + place
         store_u64(out + i * 8, load_u64(cell))
 
 
@@ -40,9 +40,9 @@ def _read(queue_address: int, slots: int, count: int, place: int, out: int) -> N
 def _write(queue_address: int, slots: int, count: int, place: int, references: int) -> None:
     queue = queue_at(queue_address)
     for i in range(count):
-        slot = np.int64(load_u32(slots + i * 4))
+        slot = i64(load_u32(slots + i * 4))
         payload = key_at(table_at(queue.table).keys + slot * KEY_BYTES).payload
-        cell = pool_at(queue.pool).base + np.int64(payload) * UNIT_BYTES + place
+        cell = pool_at(queue.pool).base + i64(payload) * UNIT_BYTES + place
         store_u64(cell, load_u64(references + i * 8))
 
 

@@ -203,7 +203,18 @@ class BaseQueue(ABC):
             done += taken
             if done < len(rows):
                 self.log.put_stopped(taken)
+                self._check_size(rows.slice(done, 1).nbytes, before + done)
                 patience = self._make_room(patience if not taken else None, before + done)
+
+    def _check_size(self, needed: int, accepted: int) -> None:
+        """Refuse a row for which no room can ever be made."""
+        if needed > self.config.memory_limit:
+            raise QueueFull(
+                f"row {accepted} takes {needed:,} bytes, more than memory_limit = "
+                f"{self.config.memory_limit:,} altogether; the {accepted:,} rows before it were "
+                f"taken. Raise memory_limit",
+                accepted,
+            )
 
     def _make_room(self, patience: _Patience | None, accepted: int) -> _Patience:
         """Follow the overflow rule; `patience` is what the same row has seen so far."""
@@ -405,6 +416,18 @@ class BaseQueue(ABC):
         self, rows: pa.RecordBatch, arrived: NDArray[np.float64] | None, now: float
     ) -> None:
         """Take rows without regard to the memory limit."""
+
+    @abstractmethod
+    def dump(self) -> tuple[dict[str, Any], list[Any]]:
+        """Everything, to be taken in by `load` of a queue with the same columns."""
+
+    @abstractmethod
+    def load(self, meta: dict[str, Any], buffers: list[Any]) -> None:
+        """Become the queue that was dumped."""
+
+    @abstractmethod
+    def live_bytes(self) -> int:
+        """About the size of a dump."""
 
     def replay_planned(self, meta: dict[str, Any], buffers: list[Any]) -> None:
         """Hand a logged batch out again."""

@@ -29,10 +29,10 @@ from upstream.queue.key_table import (
 from upstream.queue.memory_manager import UNIT_BYTES, allocate, free, pool_at
 from upstream.queue.raw import (
     copy,
+    i64,
     kernel,
     load_f64,
     load_i64,
-    load_u8,
     load_u32,
     prefetch,
     record_at,
@@ -52,7 +52,15 @@ from upstream.queue.rows import (
 from upstream.queue.state import queue_at, totals_at
 from upstream.staleness.rules import answer, drop_key, fall, key_area
 
-__all__ = ["UNIT", "UNIT_BYTES_FROZEN", "answer_all", "drop", "freeze", "frozen_bytes", "return_all"]
+__all__ = [
+    "UNIT",
+    "UNIT_BYTES_FROZEN",
+    "answer_all",
+    "drop",
+    "freeze",
+    "frozen_bytes",
+    "return_all",
+]
 
 UNIT = np.dtype(
     [
@@ -87,28 +95,26 @@ def frozen_bytes(queue_address: int, slots: int, count: int) -> int:
     total = 0
     for i in range(count):
         if i + 8 < count:
-            ahead = table.keys + np.int64(load_u32(slots + (i + 8) * 4)) * KEY_BYTES
+            ahead = table.keys + i64(load_u32(slots + (i + 8) * 4)) * KEY_BYTES
             prefetch(ahead)
             prefetch(ahead + 64)
-        record = key_at(table.keys + np.int64(load_u32(slots + i * 4)) * KEY_BYTES)
-        total += np.int64(record.key_length)
+        record = key_at(table.keys + i64(load_u32(slots + i * 4)) * KEY_BYTES)
+        total += i64(record.key_length)
         if queue.has_text == 0:
-            prefetch(pool.base + np.int64(record.payload) * UNIT_BYTES)
+            prefetch(pool.base + i64(record.payload) * UNIT_BYTES)
             continue
-        cells = pool.base + np.int64(record.payload) * UNIT_BYTES
+        cells = pool.base + i64(record.payload) * UNIT_BYTES
         for j in range(queue.column_count):
             column = column_at(queue.columns + j * COLUMN_BYTES)
             if column.kind == TEXT or column.kind == LARGE_TEXT:
-                length = np.int64(load_u32(cells + np.int64(column.place)))
+                length = i64(load_u32(cells + i64(column.place)))
                 if length > INLINE_TEXT_BYTES:
                     total += length
     return total
 
 
 @kernel
-def freeze(
-    queue_address: int, slots: int, count: int, now: float, frozen: int, heap: int
-) -> None:
+def freeze(queue_address: int, slots: int, count: int, now: float, frozen: int, heap: int) -> None:
     """Copy the units of keys that were taken out of the line, and free their rows."""
     queue = queue_at(queue_address)
     pool = pool_at(queue.pool)
@@ -116,7 +122,7 @@ def freeze(
     stride = UNIT_BYTES_FROZEN + queue.row_bytes
     used = 0
     for i in range(count):
-        slot = np.int64(load_u32(slots + i * 4))
+        slot = i64(load_u32(slots + i * 4))
         record_address = table.keys + slot * KEY_BYTES
         record = key_at(record_address)
         unit = unit_at(frozen + i * stride)
@@ -131,10 +137,10 @@ def freeze(
         unit.weight = record.weight
         unit.cost_class = record.cost_class
         unit.flags = record.flags
-        length = np.int64(record.key_length)
+        length = i64(record.key_length)
         copy(heap + used, key_bytes_address(pool, record_address), length)
         used += length
-        cells = pool.base + np.int64(record.payload) * UNIT_BYTES
+        cells = pool.base + i64(record.payload) * UNIT_BYTES
         row = frozen + i * stride + UNIT_BYTES_FROZEN
         copy(row, cells, queue.row_bytes)
         if queue.has_text != 0:
@@ -152,10 +158,10 @@ def _freeze_text(queue: Any, pool: Any, row: int, heap: int, used: int) -> int:
         column = column_at(queue.columns + j * COLUMN_BYTES)
         if column.kind != TEXT and column.kind != LARGE_TEXT:
             continue
-        cell = row + np.int64(column.place)
-        length = np.int64(load_u32(cell))
+        cell = row + i64(column.place)
+        length = i64(load_u32(cell))
         if length > INLINE_TEXT_BYTES:
-            reference = np.int64(load_u32(cell + 4))
+            reference = i64(load_u32(cell + 4))
             copy(heap + used, pool.base + reference * UNIT_BYTES, length)
             store_i64(cell + 8, used)
             used += length
@@ -165,10 +171,10 @@ def _freeze_text(queue: Any, pool: Any, row: int, heap: int, used: int) -> int:
 @kernel
 def _let_go(queue: Any, pool: Any, record: Any, now: float) -> None:
     """Free the row of a key that has left the line."""
-    cells = pool.base + np.int64(record.payload) * UNIT_BYTES
+    cells = pool.base + i64(record.payload) * UNIT_BYTES
     if queue.has_text != 0:
         free_row(queue.columns, queue.column_count, pool, cells)
-    free(pool, np.int64(record.payload))
+    free(pool, i64(record.payload))
     record.payload = 0
     record.updates = 0
     fall(totals_at(queue.queue_totals), record.since, np.nan, now)
@@ -189,7 +195,7 @@ def answer_all(
     totals = totals_at(queue.totals)
     for i in range(count):
         unit = unit_at(frozen + i * stride)
-        record = key_at(table.keys + np.int64(unit.slot) * KEY_BYTES)
+        record = key_at(table.keys + i64(unit.slot) * KEY_BYTES)
         record.in_flight -= 1
         answer(totals, unit.arrived, at)
         if unit.ticket <= record.answered:
@@ -228,7 +234,7 @@ def return_all(
         unit_address = frozen + i * stride
         unit = unit_at(unit_address)
         row = unit_address + UNIT_BYTES_FROZEN
-        slot = np.int64(unit.slot)
+        slot = i64(unit.slot)
         record = key_at(table.keys + slot * KEY_BYTES)
         record.in_flight -= 1
         queue.handed_out -= 1
@@ -239,10 +245,8 @@ def return_all(
         if np.isnan(record.since):
             store_u8(fates + i, np.uint8(BACK_IN_LINE))
             record.payload = allocate(pool, queue.row_bytes)
-            cells = pool.base + np.int64(record.payload) * UNIT_BYTES
-            copy_row_in(
-                queue.columns, queue.column_count, queue.row_bytes, pool, cells, row, heap
-            )
+            cells = pool.base + i64(record.payload) * UNIT_BYTES
+            copy_row_in(queue.columns, queue.column_count, queue.row_bytes, pool, cells, row, heap)
             record.updates = unit.updates
             record.flags = (record.flags & (255 - DELETED - RESET)) | (
                 unit.flags & (DELETED | RESET)
@@ -255,7 +259,7 @@ def return_all(
             record.updates += unit.updates
             if record.flags & RESET == 0:
                 if unit.flags & DELETED == 0:
-                    cells = pool.base + np.int64(record.payload) * UNIT_BYTES
+                    cells = pool.base + i64(record.payload) * UNIT_BYTES
                     absorb_row(queue.columns, queue.column_count, pool, cells, row, heap)
                 if unit.flags & (DELETED | RESET) != 0:
                     record.flags |= RESET
@@ -274,7 +278,7 @@ def drop(queue_address: int, slots: int, count: int, now: float, forget: int) ->
     table = table_at(queue.table)
     scheduler = scheduler_at(queue.scheduler)
     for i in range(count):
-        slot = np.int64(load_u32(slots + i * 4))
+        slot = i64(load_u32(slots + i * 4))
         record = key_at(table.keys + slot * KEY_BYTES)
         if not np.isnan(record.since):
             unlink(scheduler, slot)
@@ -292,7 +296,7 @@ def dead(queue_address: int, slots: int, tickets: int, count: int, out: int) -> 
     queue = queue_at(queue_address)
     table = table_at(queue.table)
     for i in range(count):
-        record = key_at(table.keys + np.int64(load_u32(slots + i * 4)) * KEY_BYTES)
+        record = key_at(table.keys + i64(load_u32(slots + i * 4)) * KEY_BYTES)
         gone = (
             record.flags & KNOWN != 0
             and record.flags & DELETED != 0

@@ -16,8 +16,17 @@ from numpy.typing import NDArray
 
 from upstream.queue.departures import UNIT, UNIT_BYTES_FROZEN
 from upstream.queue.layout import Layout
-from upstream.queue.raw import address_of, copy, kernel, load_u8, load_u32, load_i64
-from upstream.queue.raw import store_i32, store_i64, store_u8
+from upstream.queue.raw import (
+    address_of,
+    copy,
+    i64,
+    kernel,
+    load_i64,
+    load_u32,
+    store_i32,
+    store_i64,
+    store_u8,
+)
 from upstream.queue.rows import (
     ARRIVED,
     BOOLEAN,
@@ -29,7 +38,7 @@ from upstream.queue.rows import (
     held_null,
 )
 
-__all__ = ["FrozenRows", "keys_to_arrow", "key_texts"]
+__all__ = ["FrozenRows", "key_texts", "keys_to_arrow"]
 
 
 @kernel
@@ -64,7 +73,7 @@ def _text_offsets(
         null = held_null(row, bit)
         store_u8(valid + i, np.uint8(0 if null else 1))
         if not null:
-            total += np.int64(load_u32(row + place))
+            total += i64(load_u32(row + place))
     if large:
         store_i64(out + count * 8, total)
     else:
@@ -78,7 +87,7 @@ def _texts(rows: int, stride: int, count: int, place: int, bit: int, heap: int, 
         row = rows + i * stride
         if held_null(row, bit):
             continue
-        length = np.int64(load_u32(row + place))
+        length = i64(load_u32(row + place))
         if length > INLINE_TEXT_BYTES:
             copy(out, heap + load_i64(row + place + 8), length)
         else:
@@ -97,9 +106,9 @@ def _key_field(
     for i in range(count):
         column = column_at(columns + i * COLUMN_BYTES)
         if column.kind == FIXED or column.kind == BOOLEAN:
-            length = np.int64(column.width)
+            length = i64(column.width)
         else:
-            length = np.int64(load_u32(address))
+            length = i64(load_u32(address))
             address += 4
         if i == wanted:
             break
@@ -312,7 +321,5 @@ class FrozenRows:
         arrived: dict[str, pa.Array] = {}
         if len(buffers) > 2:
             table = pa.ipc.open_stream(pa.py_buffer(buffers[2])).read_all()
-            arrived = {
-                name: table.column(name).combine_chunks() for name in table.schema.names
-            }
+            arrived = {name: table.column(name).combine_chunks() for name in table.schema.names}
         return cls(layout, rows, heap, arrived)

@@ -52,7 +52,7 @@ class KeyRules:
         if cost is None:
             return {}
         if not isinstance(cost, dict):
-            return {number: cost for number in range(len(self.cost_classes))}
+            return dict.fromkeys(range(len(self.cost_classes)), cost)
         return {
             number: cost.get(name, cost.get("default", 0.0))
             for number, name in enumerate(self.cost_classes)

@@ -30,9 +30,24 @@ from numpy.typing import NDArray
 from upstream.queue.key_table import KEY_BYTES, key_at, table_at
 from upstream.queue.policies import InPlace, Linecutting, Policy, Whittle
 from upstream.queue.rates import gap_at
-from upstream.queue.raw import Region, address_of, kernel
-from upstream.queue.raw import load_f64, load_i32, load_i64, load_u16, load_u32
-from upstream.queue.raw import record_at, store_f64, store_i32, store_i64, store_u16, store_u32
+from upstream.queue.raw import (
+    Region,
+    address_of,
+    f64,
+    i64,
+    kernel,
+    load_f64,
+    load_i32,
+    load_i64,
+    load_u16,
+    load_u32,
+    record_at,
+    store_f64,
+    store_i32,
+    store_i64,
+    store_u16,
+    store_u32,
+)
 
 __all__ = [
     "SCHEDULER",
@@ -96,10 +111,10 @@ def _score(
     policy: int, waiting: float, rate: float, weight: float, cost: float, position: int
 ) -> float:
     if policy == WHITTLE:
-        return np.float64(_whittle_score(None, waiting, rate, weight, cost, position))
+        return f64(_whittle_score(None, waiting, rate, weight, cost, position))
     if policy == LINECUTTING:
-        return np.float64(_linecutting_score(None, waiting, rate, weight, cost, position))
-    return np.float64(_in_place_score(None, waiting, rate, weight, cost, position))
+        return f64(_linecutting_score(None, waiting, rate, weight, cost, position))
+    return f64(_in_place_score(None, waiting, rate, weight, cost, position))
 
 
 @kernel
@@ -127,12 +142,12 @@ def _position(scheduler: Any, ticket: int) -> int:
 @kernel
 def _group(scheduler: Any, weight: float, cost_class: int) -> int:
     """The number of a (weight step, cost class) pair; the nearest known one if all are used."""
-    step = np.int64(np.rint(CLASS_STEPS * np.log2(weight))) + 128
+    step = i64(np.rint(CLASS_STEPS * np.log2(weight))) + 128
     step = min(max(step, 0), 255)
     wanted = (step << 8) | cost_class
     nearest, distance = 0, 1 << 20
     for number in range(scheduler.group_count):
-        pair = np.int64(load_u16(scheduler.groups + number * 2))
+        pair = i64(load_u16(scheduler.groups + number * 2))
         if pair == wanted:
             return number
         apart = abs((pair >> 8) - step) + (0 if pair & 255 == cost_class else 1 << 10)
@@ -151,9 +166,9 @@ def _class_of(scheduler: Any, key: Any, now: float) -> int:
     if scheduler.uses_rate != 0:
         gap = gap_at(key, now, scheduler.alpha, scheduler.prior_gap)
         step = -128.0 if gap <= 0.0 else CLASS_STEPS * np.log2(gap)
-        number = np.int64(min(max(np.rint(step) + 128.0, 0.0), 255.0))
+        number = i64(min(max(np.rint(step) + 128.0, 0.0), 255.0))
     if scheduler.uses_weight != 0:
-        number += 256 * _group(scheduler, np.float64(key.weight), np.int64(key.cost_class))
+        number += 256 * _group(scheduler, f64(key.weight), i64(key.cost_class))
     return number
 
 
@@ -202,9 +217,9 @@ def insert_waiting(scheduler: Any, slot: int, now: float) -> None:
     """Put a key where its ticket belongs; few keys of its class have a smaller one."""
     key = _key(scheduler, slot)
     rate_class = _admit(scheduler, key, _class_of(scheduler, key, now))
-    before, after = np.int64(0), np.int64(rate_class.head)
+    before, after = i64(0), i64(rate_class.head)
     while after != 0 and _key(scheduler, after).ticket < key.ticket:
-        before, after = after, np.int64(_key(scheduler, after).next)
+        before, after = after, i64(_key(scheduler, after).next)
     key.prev = before
     key.next = after
     if before == 0:
@@ -221,7 +236,7 @@ def insert_waiting(scheduler: Any, slot: int, now: float) -> None:
 def unlink(scheduler: Any, slot: int) -> None:
     """A key waits no longer."""
     key = _key(scheduler, slot)
-    number = np.int64(key.rate_class)
+    number = i64(key.rate_class)
     rate_class = class_at(scheduler.classes + number * CLASS_BYTES)
     if key.prev == 0:
         rate_class.head = key.next
@@ -238,12 +253,10 @@ def unlink(scheduler: Any, slot: int) -> None:
     if rate_class.count == 0:
         scheduler.actives -= 1
         last = load_u32(scheduler.active + scheduler.actives * 4)
-        place = np.int64(rate_class.place)
+        place = i64(rate_class.place)
         store_u32(scheduler.active + place * 4, last)
-        class_at(scheduler.classes + np.int64(last) * CLASS_BYTES).place = place
-        store_f64(
-            scheduler.scores + place * 8, load_f64(scheduler.scores + scheduler.actives * 8)
-        )
+        class_at(scheduler.classes + i64(last) * CLASS_BYTES).place = place
+        store_f64(scheduler.scores + place * 8, load_f64(scheduler.scores + scheduler.actives * 8))
         store_i64(
             scheduler.positions + place * 8,
             load_i64(scheduler.positions + scheduler.actives * 8),
@@ -254,19 +267,17 @@ def unlink(scheduler: Any, slot: int) -> None:
 def _slot_score(scheduler: Any, slot: int, now: float, policy: int, position: int) -> float:
     key = _key(scheduler, slot)
     gap = gap_at(key, now, scheduler.alpha, scheduler.prior_gap)
-    cost = load_f64(scheduler.costs + np.int64(key.cost_class) * 8)
-    return _score(policy, now - key.since, 1.0 / gap, np.float64(key.weight), cost, position)
+    cost = load_f64(scheduler.costs + i64(key.cost_class) * 8)
+    return _score(policy, now - key.since, 1.0 / gap, f64(key.weight), cost, position)
 
 
 @kernel
 def _score_head(scheduler: Any, place: int, now: float, policy: int) -> None:
-    number = np.int64(load_u32(scheduler.active + place * 4))
-    head = np.int64(class_at(scheduler.classes + number * CLASS_BYTES).head)
+    number = i64(load_u32(scheduler.active + place * 4))
+    head = i64(class_at(scheduler.classes + number * CLASS_BYTES).head)
     position = _position(scheduler, _key(scheduler, head).ticket)
     store_i64(scheduler.positions + place * 8, position)
-    store_f64(
-        scheduler.scores + place * 8, _slot_score(scheduler, head, now, policy, position)
-    )
+    store_f64(scheduler.scores + place * 8, _slot_score(scheduler, head, now, policy, position))
 
 
 @kernel
@@ -281,14 +292,14 @@ def take(scheduler_address: int, limit: int, now: float, policy: int, slots: int
         for place in range(scheduler.actives):
             score = load_f64(scheduler.scores + place * 8)
             if best < 0 or score >= best_score:
-                number = np.int64(load_u32(scheduler.active + place * 4))
-                head = np.int64(class_at(scheduler.classes + number * CLASS_BYTES).head)
+                number = i64(load_u32(scheduler.active + place * 4))
+                head = i64(class_at(scheduler.classes + number * CLASS_BYTES).head)
                 ticket = _key(scheduler, head).ticket
                 if best < 0 or score > best_score or ticket < best_ticket:
                     best, best_score, best_ticket = place, score, ticket
-        number = np.int64(load_u32(scheduler.active + best * 4))
+        number = i64(load_u32(scheduler.active + best * 4))
         rate_class = class_at(scheduler.classes + number * CLASS_BYTES)
-        slot = np.int64(rate_class.head)
+        slot = i64(rate_class.head)
         store_u32(slots + taken * 4, slot)
         taken += 1
         unlink(scheduler, slot)
@@ -304,10 +315,10 @@ def take(scheduler_address: int, limit: int, now: float, policy: int, slots: int
 def least_valuable(scheduler_address: int, now: float, policy: int) -> int:
     """The waiting key that would be served last: the lowest score among the last of classes."""
     scheduler = scheduler_at(scheduler_address)
-    worst, worst_score, worst_ticket = np.int64(0), np.inf, 0
+    worst, worst_score, worst_ticket = i64(0), np.inf, 0
     for place in range(scheduler.actives):
-        number = np.int64(load_u32(scheduler.active + place * 4))
-        slot = np.int64(class_at(scheduler.classes + number * CLASS_BYTES).tail)
+        number = i64(load_u32(scheduler.active + place * 4))
+        slot = i64(class_at(scheduler.classes + number * CLASS_BYTES).tail)
         ticket = _key(scheduler, slot).ticket
         score = _slot_score(scheduler, slot, now, policy, _position(scheduler, ticket))
         if worst == 0 or score < worst_score or (score == worst_score and ticket > worst_ticket):
@@ -321,14 +332,14 @@ def _candidates(scheduler_address: int, most: int, slots: int) -> int:
     scheduler = scheduler_at(scheduler_address)
     found = 0
     for place in range(scheduler.actives):
-        number = np.int64(load_u32(scheduler.active + place * 4))
-        slot = np.int64(class_at(scheduler.classes + number * CLASS_BYTES).head)
+        number = i64(load_u32(scheduler.active + place * 4))
+        slot = i64(class_at(scheduler.classes + number * CLASS_BYTES).head)
         rank = 0
         while slot != 0 and rank < most:
             store_u32(slots + found * 4, slot)
             found += 1
             rank += 1
-            slot = np.int64(_key(scheduler, slot).next)
+            slot = i64(_key(scheduler, slot).next)
     return found
 
 
@@ -337,28 +348,28 @@ def _describe(scheduler_address: int, slots: int, count: int, now: float, out: i
     """For each slot six numbers: waiting, rate, weight, cost, position, ticket."""
     scheduler = scheduler_at(scheduler_address)
     for i in range(count):
-        key = _key(scheduler, np.int64(load_u32(slots + i * 4)))
+        key = _key(scheduler, i64(load_u32(slots + i * 4)))
         row = out + i * 48
         store_f64(row, now - key.since)
         store_f64(row + 8, 1.0 / gap_at(key, now, scheduler.alpha, scheduler.prior_gap))
-        store_f64(row + 16, np.float64(key.weight))
-        store_f64(row + 24, load_f64(scheduler.costs + np.int64(key.cost_class) * 8))
-        store_f64(row + 32, np.float64(_position(scheduler, key.ticket)))
-        store_f64(row + 40, np.float64(key.ticket))
+        store_f64(row + 16, f64(key.weight))
+        store_f64(row + 24, load_f64(scheduler.costs + i64(key.cost_class) * 8))
+        store_f64(row + 32, f64(_position(scheduler, key.ticket)))
+        store_f64(row + 40, f64(key.ticket))
 
 
 @kernel
 def _take_slots(scheduler_address: int, slots: int, count: int) -> None:
     scheduler = scheduler_at(scheduler_address)
     for i in range(count):
-        unlink(scheduler, np.int64(load_u32(slots + i * 4)))
+        unlink(scheduler, i64(load_u32(slots + i * 4)))
 
 
 @kernel
 def _append_slots(scheduler_address: int, slots: int, count: int, now: float) -> None:
     scheduler = scheduler_at(scheduler_address)
     for i in range(count):
-        append_waiting(scheduler, np.int64(load_u32(slots + i * 4)), now)
+        append_waiting(scheduler, i64(load_u32(slots + i * 4)), now)
 
 
 @kernel

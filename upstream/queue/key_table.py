@@ -33,6 +33,7 @@ from upstream.queue.raw import (
     Region,
     address_of,
     copy,
+    i64,
     inlined,
     kernel,
     load_i64,
@@ -164,7 +165,7 @@ def hash_bytes(address: int, length: int, seed: Any) -> int:
             word = np.uint64(load_u8(address + at))
         h = _mix(h, word)
     h = (h ^ (h >> _S32)) * _K2
-    return np.int64((h ^ (h >> _S29)) >> _S32)
+    return i64((h ^ (h >> _S29)) >> _S32)
 
 
 @inlined
@@ -173,7 +174,7 @@ def key_bytes_address(pool: Any, record_address: int) -> int:
     key = key_at(record_address)
     if key.key_length <= INLINE_KEY_BYTES:
         return record_address + 4
-    return np.int64(pool.base + np.int64(key.key_reference) * UNIT_BYTES)
+    return i64(pool.base + i64(key.key_reference) * UNIT_BYTES)
 
 
 @inlined
@@ -185,8 +186,8 @@ def _probe(
         entry = load_u64(entries + at * 8)
         if entry == np.uint64(0):
             return 0
-        if np.int64(entry >> _S32) == hashed:
-            slot = np.int64(entry & _LOW)
+        if i64(entry >> _S32) == hashed:
+            slot = i64(entry & _LOW)
             if slot != DEAD_SLOT:
                 record_address = table.keys + slot * KEY_BYTES
                 if key_at(record_address).key_length == length and same(
@@ -221,8 +222,8 @@ def migrate(table: Any, most: int) -> None:
     stop = min(table.cursor + most, table.old_mask + 1)
     for at in range(table.cursor, stop):
         entry = load_u64(table.old_entries + at * 8)
-        if entry != np.uint64(0) and np.int64(entry & _LOW) != DEAD_SLOT:
-            _place(table.entries, table.mask, np.int64(entry >> _S32), np.int64(entry & _LOW))
+        if entry != np.uint64(0) and i64(entry & _LOW) != DEAD_SLOT:
+            _place(table.entries, table.mask, i64(entry >> _S32), i64(entry & _LOW))
     table.cursor = stop
     if stop == table.old_mask + 1:
         table.old_entries = 0
@@ -233,9 +234,8 @@ def insert(table: Any, pool: Any, hashed: int, key: int, length: int) -> int:
     """The slot of a key that was not known; NO_ROOM or TABLE_FULL, and then nothing changed."""
     if (table.known + 1) * 5 > (table.mask + 1) * 4:
         return TABLE_FULL
-    if table.free_slot == 0:
-        if table.top == table.reserved or not has_room(pool, KEY_BYTES):
-            return NO_ROOM
+    if table.free_slot == 0 and (table.top == table.reserved or not has_room(pool, KEY_BYTES)):
+        return NO_ROOM
     reference = 0
     if length > INLINE_KEY_BYTES:
         reference = allocate(pool, length)
@@ -243,7 +243,7 @@ def insert(table: Any, pool: Any, hashed: int, key: int, length: int) -> int:
             return NO_ROOM
     if table.free_slot != 0:
         slot = table.free_slot
-        table.free_slot = np.int64(key_at(table.keys + slot * KEY_BYTES).next)
+        table.free_slot = i64(key_at(table.keys + slot * KEY_BYTES).next)
     else:
         slot = table.top
         table.top += 1
@@ -280,7 +280,7 @@ def insert(table: Any, pool: Any, hashed: int, key: int, length: int) -> int:
     record.count = 0
     table.known += 1
     _place(table.entries, table.mask, hashed, slot)
-    return np.int64(slot)
+    return i64(slot)
 
 
 @kernel
@@ -291,7 +291,7 @@ def _erase(entries: int, mask: int, hashed: int, slot: int) -> bool:
         entry = load_u64(entries + at * 8)
         if entry == np.uint64(0):
             return False
-        if np.int64(entry & _LOW) == slot:
+        if i64(entry & _LOW) == slot:
             break
         at = (at + 1) & mask
     hole = at
@@ -300,7 +300,7 @@ def _erase(entries: int, mask: int, hashed: int, slot: int) -> bool:
         entry = load_u64(entries + at * 8)
         if entry == np.uint64(0):
             break
-        home = np.int64(entry >> _S32) & mask
+        home = i64(entry >> _S32) & mask
         # An entry may move up to the hole if its home does not lie behind the hole.
         if ((at - home) & mask) >= ((at - hole) & mask):
             store_u64(entries + hole * 8, entry)
@@ -313,7 +313,7 @@ def _erase(entries: int, mask: int, hashed: int, slot: int) -> bool:
 def remove(table: Any, pool: Any, slot: int) -> None:
     """Forget a key; its record must hold no waiting unit."""
     record = key_at(table.keys + slot * KEY_BYTES)
-    hashed = np.int64(record.hash)
+    hashed = i64(record.hash)
     _erase(table.entries, table.mask, hashed, slot)
     if table.old_entries != 0:
         at = hashed & table.old_mask
@@ -321,13 +321,13 @@ def remove(table: Any, pool: Any, slot: int) -> None:
             entry = load_u64(table.old_entries + at * 8)
             if entry == np.uint64(0):
                 break
-            if np.int64(entry & _LOW) == slot:
+            if i64(entry & _LOW) == slot:
                 dead = (np.uint64(hashed) << _S32) | np.uint64(DEAD_SLOT)
                 store_u64(table.old_entries + at * 8, dead)
                 break
             at = (at + 1) & table.old_mask
     if record.key_length > INLINE_KEY_BYTES:
-        free(pool, np.int64(record.key_reference))
+        free(pool, i64(record.key_reference))
     record.flags = 0
     record.next = table.free_slot
     table.free_slot = slot
@@ -347,7 +347,7 @@ def _read_keys(
     pool = pool_at(pool_address)
     for i in range(count):
         record_address = table.keys + load_i64(slots + i * 8) * KEY_BYTES
-        length = np.int64(key_at(record_address).key_length)
+        length = i64(key_at(record_address).key_length)
         copy(out + load_i64(starts + i * 8), key_bytes_address(pool, record_address), length)
 
 

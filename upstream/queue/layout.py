@@ -129,9 +129,7 @@ class Layout:
         self.arriving_schema = schema
         self.schema = pa.schema([(field.name, plain_type(field.type)) for field in schema])
         self.output_schema = pa.schema([*self.schema, *BOOKKEEPING])
-        self.encoded = [
-            i for i, field in enumerate(schema) if field.type != plain_type(field.type)
-        ]
+        self.encoded = [i for i, field in enumerate(schema) if field.type != plain_type(field.type)]
         self.key_names = [config.key] if isinstance(config.key, str) else list(config.key)
         self._check_names()
         self._check_key()

@@ -22,8 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from upstream.queue.raw import Region, address_of, kernel, load_u16, load_u32
-from upstream.queue.raw import record_at, store_u16, store_u32
+from upstream.queue.raw import (
+    Region,
+    address_of,
+    i64,
+    kernel,
+    load_u16,
+    load_u32,
+    record_at,
+    store_u16,
+    store_u32,
+)
 
 __all__ = ["PAGE_BYTES", "POOL", "UNIT_BYTES", "MemoryManager", "allocate", "free", "has_room"]
 
@@ -108,7 +117,7 @@ def _unlink(pool: Any, number: int) -> int:
         _page(pool, page.prev).next = page.next
     if page.next != 0:
         _page(pool, page.next).prev = page.prev
-    return np.int64(page.next)
+    return i64(page.next)
 
 
 @kernel
@@ -140,7 +149,7 @@ def _take_pages(pool: Any, count: int) -> int:
     pool.used_pages += count
     for number in range(first, first + count):
         _page(pool, number).touched = 1
-    return np.int64(first)
+    return i64(first)
 
 
 @kernel
@@ -171,7 +180,7 @@ def allocate(pool: Any, size: int) -> int:
         _page(pool, number).run = count
         return number * UNITS_PER_PAGE
     partial = pool.partial + units * 4
-    number = np.int64(load_u32(partial))
+    number = i64(load_u32(partial))
     if number == 0:
         number = _take_pages(pool, 1)
         if number == 0:
@@ -186,10 +195,10 @@ def allocate(pool: Any, size: int) -> int:
     page = _page(pool, number)
     start = number * UNITS_PER_PAGE
     if page.free != 0:
-        reference = start + (np.int64(page.free) - 1) * units
+        reference = start + (i64(page.free) - 1) * units
         page.free = load_u16(pool.base + reference * UNIT_BYTES)
     else:
-        reference = start + np.int64(page.bump) * units
+        reference = start + i64(page.bump) * units
         page.bump += 1
     page.used += 1
     if page.used == UNITS_PER_PAGE // units:
@@ -203,12 +212,12 @@ def free(pool: Any, reference: int) -> None:
     number = reference // UNITS_PER_PAGE
     page = _page(pool, number)
     if page.units == LARGE:
-        _return_pages(pool, number, np.int64(page.run))
+        _return_pages(pool, number, i64(page.run))
         return
-    units = np.int64(page.units)
+    units = i64(page.units)
     partial = pool.partial + units * 4
     if page.used == UNITS_PER_PAGE // units:
-        head = np.int64(load_u32(partial))
+        head = i64(load_u32(partial))
         _push(pool, head, number)
         store_u32(partial, number)
     store_u16(pool.base + reference * UNIT_BYTES, page.free)
@@ -216,7 +225,7 @@ def free(pool: Any, reference: int) -> None:
     page.used -= 1
     if page.used == 0:
         following = _unlink(pool, number)
-        if np.int64(load_u32(partial)) == number:
+        if i64(load_u32(partial)) == number:
             store_u32(partial, following)
         _return_pages(pool, number, 1)
 

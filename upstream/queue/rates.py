@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from upstream.queue.key_table import KNOWN_RATE
-from upstream.queue.raw import inlined, kernel
+from upstream.queue.raw import f64, i64, inlined, kernel
 
 __all__ = ["gap_at", "observe"]
 
@@ -45,7 +45,7 @@ def observe(key: Any, at: float, alpha: float) -> None:
     if at > key.last:
         if not np.isnan(key.span) and key.flags & KNOWN_RATE == 0:
             key.gap, key.count = _fold(
-                key.gap, np.int64(key.count), np.float64(key.span), np.int64(key.group), alpha
+                key.gap, i64(key.count), f64(key.span), i64(key.group), alpha
             )
         key.span = at - key.last
         key.last = at
@@ -62,14 +62,12 @@ def gap_at(key: Any, now: float, alpha: float, prior: float) -> float:
     """The mean time between updates as it looks now; `prior` while the key is too new."""
     gap = key.gap
     if key.flags & KNOWN_RATE != 0:
-        return np.float64(gap)
+        return f64(gap)
     if not np.isnan(key.span):
-        gap, _ = _fold(
-            gap, np.int64(key.count), np.float64(key.span), np.int64(key.group), alpha
-        )
+        gap, _ = _fold(gap, i64(key.count), f64(key.span), i64(key.group), alpha)
     else:
         gap = prior
     silence = now - key.last
     if silence > gap:
         gap += alpha * (silence - gap)
-    return np.float64(gap)
+    return f64(gap)

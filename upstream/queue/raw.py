@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -33,6 +34,8 @@ __all__ = [
     "clear",
     "copy",
     "copy_short",
+    "f64",
+    "i64",
     "inlined",
     "kernel",
     "load_f32",
@@ -60,10 +63,20 @@ __all__ = [
     "store_u64",
 ]
 
-# Every kernel releases the interpreter lock: they touch no Python object.
-kernel = njit(cache=True, nogil=True, error_model="numpy")
-# For what runs once per row: a call costs as much as the work.
-inlined = njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+# Conversions within kernels; to a type checker a kernel's numbers are of any type.
+i64: Any = np.int64
+f64: Any = np.float64
+
+
+def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile; kernels release the interpreter lock, for they touch no Python object."""
+    return njit(cache=True, nogil=True, error_model="numpy")(function)
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile for use in other kernels, once per row, where a call costs as much as the work."""
+    return njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function)
+
 
 _MAP_NORESERVE = 0x4000 if hasattr(mmap, "MAP_ANONYMOUS") else 0
 
@@ -139,8 +152,7 @@ load_f32, store_f32 = _loader(types.float32), _storer(types.float32)
 load_f64, store_f64 = _loader(types.float64), _storer(types.float64)
 
 
-@intrinsic
-def copy(typing_context: Any, to: Any, source: Any, size: Any) -> Any:
+def _copy(typing_context: Any, to: Any, source: Any, size: Any) -> Any:
     """Copy `size` bytes between ranges that do not overlap."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -152,8 +164,10 @@ def copy(typing_context: Any, to: Any, source: Any, size: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-@intrinsic
-def clear(typing_context: Any, address: Any, size: Any) -> Any:
+copy: Any = intrinsic(_copy)
+
+
+def _clear(typing_context: Any, address: Any, size: Any) -> Any:
     """Set `size` bytes to zero."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -164,21 +178,24 @@ def clear(typing_context: Any, address: Any, size: Any) -> Any:
     return types.void(types.int64, types.int64), generate
 
 
-@intrinsic
-def prefetch(typing_context: Any, address: Any) -> Any:
+clear: Any = intrinsic(_clear)
+
+
+def _prefetch(typing_context: Any, address: Any) -> Any:
     """Ask the processor to bring the cache line of an address near."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], cgutils.voidptr_t)
         i32 = ir.IntType(32)
         function_type = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
-        function = cgutils.get_or_insert_function(
-            builder.module, function_type, "llvm.prefetch.p0"
-        )
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
         builder.call(function, [pointer, i32(0), i32(3), i32(1)])
         return context.get_dummy_value()
 
     return types.void(types.int64), generate
+
+
+prefetch: Any = intrinsic(_prefetch)
 
 
 @inlined
@@ -192,9 +209,7 @@ def same(a: int, b: int, size: int) -> bool:
             at += 8
         return load_u64(a + size - 8) == load_u64(b + size - 8)
     if size >= 4:
-        return (
-            load_u32(a) == load_u32(b) and load_u32(a + size - 4) == load_u32(b + size - 4)
-        )
+        return load_u32(a) == load_u32(b) and load_u32(a + size - 4) == load_u32(b + size - 4)
     for at in range(size):
         if load_u8(a + at) != load_u8(b + at):
             return False

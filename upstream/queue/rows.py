@@ -25,6 +25,8 @@ from upstream.queue.raw import (
     clear,
     copy,
     copy_short,
+    f64,
+    i64,
     inlined,
     kernel,
     load_f32,
@@ -111,7 +113,7 @@ def open_columns(columns: int, count: int, array: int) -> None:
     children = load_i64(array + 48)
     for i in range(count):
         column = column_at(columns + i * COLUMN_BYTES)
-        child = load_i64(children + np.int64(column.child) * 8)
+        child = load_i64(children + i64(column.child) * 8)
         buffers = load_i64(child + 40)
         column.offset = load_i64(child + 16) + base
         column.validity = 0 if load_i64(child + 8) == 0 else load_i64(buffers)
@@ -135,8 +137,8 @@ def text_at(column: Any, row: int) -> tuple[int, int]:
     """Address and length of an arriving text."""
     at = column.offset + row
     if column.kind == TEXT:
-        start = np.int64(load_i32(column.values + at * 4))
-        return column.text + start, np.int64(load_i32(column.values + at * 4 + 4)) - start
+        start = i64(load_i32(column.values + at * 4))
+        return column.text + start, i64(load_i32(column.values + at * 4 + 4)) - start
     start = load_i64(column.values + at * 8)
     return column.text + start, load_i64(column.values + at * 8 + 8) - start
 
@@ -144,7 +146,7 @@ def text_at(column: Any, row: int) -> tuple[int, int]:
 @inlined
 def _bit(column: Any, row: int) -> int:
     at = column.offset + row
-    return np.int64((load_u8(column.values + (at >> 3)) >> (at & 7)) & 1)
+    return i64((load_u8(column.values + (at >> 3)) >> (at & 7)) & 1)
 
 
 @kernel
@@ -153,7 +155,7 @@ def matches(column: Any, row: int, wanted: int, length: int) -> bool:
     if is_null(column, row):
         return False
     if column.kind == BOOLEAN:
-        return _bit(column, row) == np.int64(load_u8(wanted))
+        return _bit(column, row) == i64(load_u8(wanted))
     if column.kind == FIXED:
         return same(column.values + (column.offset + row) * column.width, wanted, length)
     address, size = text_at(column, row)
@@ -168,13 +170,13 @@ def key_of_row(columns: int, count: int, row: int, scratch: int) -> tuple[int, i
         if column.kind == TEXT or column.kind == LARGE_TEXT:
             return text_at(column, row)
         if column.kind == FIXED:
-            width = np.int64(column.width)
+            width = i64(column.width)
             return column.values + (column.offset + row) * width, width
     length = 0
     for i in range(count):
         column = column_at(columns + i * COLUMN_BYTES)
         if column.kind == FIXED:
-            width = np.int64(column.width)
+            width = i64(column.width)
             copy(scratch + length, column.values + (column.offset + row) * width, width)
             length += width
         elif column.kind == BOOLEAN:
@@ -208,7 +210,7 @@ def held_null(row: int, bit: int) -> bool:
 def free_text(pool: Any, cell: int) -> None:
     """Give back the memory of a long text."""
     if load_u32(cell) > INLINE_TEXT_BYTES:
-        free(pool, np.int64(load_u32(cell + 4)))
+        free(pool, i64(load_u32(cell + 4)))
 
 
 @inlined
@@ -216,16 +218,16 @@ def _load_integer(address: int, number: int) -> int:
     if number == I64:
         return load_i64(address)
     if number == I32:
-        return np.int64(load_i32(address))
+        return i64(load_i32(address))
     if number == I16:
-        return np.int64(load_i16(address))
+        return i64(load_i16(address))
     if number == I8:
-        return np.int64(load_i8(address))
+        return i64(load_i8(address))
     if number == U8:
-        return np.int64(load_u8(address))
+        return i64(load_u8(address))
     if number == U16:
-        return np.int64(load_u16(address))
-    return np.int64(load_u32(address))
+        return i64(load_u16(address))
+    return i64(load_u32(address))
 
 
 @kernel
@@ -243,35 +245,35 @@ def _store_integer(address: int, number: int, value: int) -> None:
 @kernel
 def load_number(column: Any, row: int) -> float:
     """An arriving number as a float."""
-    address = column.values + (column.offset + row) * np.int64(column.width)
+    address = column.values + (column.offset + row) * i64(column.width)
     if column.number == F64:
         return load_f64(address)
     if column.number == F32:
-        return np.float64(load_f32(address))
+        return f64(load_f32(address))
     if column.number == U64:
-        return np.float64(load_u64(address))
-    return np.float64(_load_integer(address, column.number))
+        return f64(load_u64(address))
+    return f64(_load_integer(address, column.number))
 
 
 @inlined
 def load_order(column: Any, row: int) -> int:
     """An arriving number as an int64 that sorts like it."""
-    address = column.values + (column.offset + row) * np.int64(column.width)
+    address = column.values + (column.offset + row) * i64(column.width)
     if column.number == U64:
-        return load_i64(address) ^ np.int64(-0x8000000000000000)
+        return load_i64(address) ^ i64(-0x8000000000000000)
     if column.number < F32:
         return _load_integer(address, column.number)
-    x = np.float64(load_f32(address)) if column.number == F32 else load_f64(address)
-    bits = np.float64(x + 0.0).view(np.int64)
-    return bits if bits >= 0 else bits ^ np.int64(0x7FFFFFFFFFFFFFFF)
+    x = f64(load_f32(address)) if column.number == F32 else load_f64(address)
+    bits = f64(x + 0.0).view(np.int64)
+    return bits if bits >= 0 else bits ^ i64(0x7FFFFFFFFFFFFFFF)
 
 
 @kernel
 def _combine(merge: int, number: int, held: int, arrived: int) -> None:
     """Merge the number at `arrived` into the one at `held`."""
     if number >= F32:
-        x = np.float64(load_f32(held)) if number == F32 else load_f64(held)
-        y = np.float64(load_f32(arrived)) if number == F32 else load_f64(arrived)
+        x = f64(load_f32(held)) if number == F32 else load_f64(held)
+        y = f64(load_f32(arrived)) if number == F32 else load_f64(arrived)
         if merge == SUM:
             z = x + y
         elif np.isnan(x) or (merge == MINIMUM and y < x) or (merge == MAXIMUM and y > x):
@@ -303,7 +305,7 @@ def _combine(merge: int, number: int, held: int, arrived: int) -> None:
 @kernel
 def _set_value(column: Any, cells: int, row: int) -> None:
     """Overwrite the value of a row with a number or boolean that arrives."""
-    cell = cells + np.int64(column.place)
+    cell = cells + i64(column.place)
     if column.kind == BOOLEAN:
         store_u8(cell, np.uint8(_bit(column, row)))
     elif column.width == 8:
@@ -311,14 +313,14 @@ def _set_value(column: Any, cells: int, row: int) -> None:
     elif column.width == 4:
         store_u32(cell, load_u32(column.values + (column.offset + row) * 4))
     else:
-        width = np.int64(column.width)
+        width = i64(column.width)
         copy(cell, column.values + (column.offset + row) * width, width)
 
 
 @kernel
 def _set_text(column: Any, pool: Any, cells: int, row: int, pending: int) -> None:
     """Overwrite the text of a row; long text goes to `pending`, which was allocated for it."""
-    cell = cells + np.int64(column.place)
+    cell = cells + i64(column.place)
     free_text(pool, cell)
     address, length = text_at(column, row)
     store_u32(cell, np.uint32(length))
@@ -413,7 +415,7 @@ def put_rows(
             _put_nullable(column, pool, first_row, rows, cells, pending + i * 8, count * 8)
         elif column.kind == FIXED and column.width == 8:
             source = column.values + (column.offset + first_row) * 8
-            place = np.int64(column.place)
+            place = i64(column.place)
             for k in range(rows):
                 row_cells = load_i64(cells + k * 8)
                 if row_cells != 0:
@@ -433,10 +435,10 @@ def _put_texts(
     column: Any, pool: Any, first_row: int, rows: int, cells: int, pending: int, step: int
 ) -> None:
     offsets = column.values + (column.offset + first_row) * 4
-    place, text = np.int64(column.place), column.text
-    start = np.int64(load_i32(offsets))
+    place, text = i64(column.place), column.text
+    start = i64(load_i32(offsets))
     for k in range(rows):
-        end = np.int64(load_i32(offsets + k * 4 + 4))
+        end = i64(load_i32(offsets + k * 4 + 4))
         row_cells = load_i64(cells + k * 8)
         if row_cells != 0:
             cell = row_cells + place
@@ -466,11 +468,11 @@ def _put_nullable(
 def _put_value(column: Any, pool: Any, cells: int, row: int, pending: int) -> None:
     """Overwrite one value, which may be null."""
     null = is_null(column, row)
-    _set_null(cells, np.int64(column.bit), null)
+    _set_null(cells, i64(column.bit), null)
     if column.kind == TEXT or column.kind == LARGE_TEXT:
         if null:
-            free_text(pool, cells + np.int64(column.place))
-            store_u32(cells + np.int64(column.place), np.uint32(0))
+            free_text(pool, cells + i64(column.place))
+            store_u32(cells + i64(column.place), np.uint32(0))
         else:
             _set_text(column, pool, cells, row, pending)
     elif not null:
@@ -489,12 +491,12 @@ def _merge_column(
     step: int,
 ) -> None:
     column.held_nulls = 1
-    bit = np.int64(column.bit)
+    bit = i64(column.bit)
     for k in range(rows):
         row, row_cells = first_row + k, load_i64(cells + k * 8)
         if row_cells == 0:
             continue
-        cell = row_cells + np.int64(column.place)
+        cell = row_cells + i64(column.place)
         begin = load_u8(begins + k) != 0
         if column.merge == COUNT:
             held = 0 if begin else _load_integer(cell, column.number)
@@ -506,7 +508,7 @@ def _merge_column(
             if held_null(row_cells, bit):
                 _put_value(column, pool, row_cells, row, 0)
             else:
-                width = np.int64(column.width)
+                width = i64(column.width)
                 arrived = column.values + (column.offset + row) * width
                 _combine(column.merge, column.number, cell, arrived)
 
@@ -517,7 +519,7 @@ def free_row(columns: int, count: int, pool: Any, cells: int) -> None:
     for i in range(count):
         column = column_at(columns + i * COLUMN_BYTES)
         if column.kind == TEXT or column.kind == LARGE_TEXT:
-            free_text(pool, cells + np.int64(column.place))
+            free_text(pool, cells + i64(column.place))
 
 
 @kernel
@@ -530,8 +532,8 @@ def copy_row_in(
         column = column_at(columns + i * COLUMN_BYTES)
         if column.kind != TEXT and column.kind != LARGE_TEXT:
             continue
-        cell = cells + np.int64(column.place)
-        length = np.int64(load_u32(cell))
+        cell = cells + i64(column.place)
+        length = i64(load_u32(cell))
         if length > INLINE_TEXT_BYTES:
             reference = allocate(pool, length)
             copy(pool.base + reference * UNIT_BYTES, heap + load_i64(cell + 8), length)
@@ -539,17 +541,15 @@ def copy_row_in(
 
 
 @kernel
-def absorb_row(
-    columns: int, count: int, pool: Any, cells: int, frozen: int, heap: int
-) -> None:
+def absorb_row(columns: int, count: int, pool: Any, cells: int, frozen: int, heap: int) -> None:
     """Merge an older, frozen row under the newer one at `cells`."""
     for i in range(count):
         column = column_at(columns + i * COLUMN_BYTES)
         if column.merge == LAST or column.kind == ARRIVED:
             continue
-        cell = cells + np.int64(column.place)
-        older = frozen + np.int64(column.place)
-        bit = np.int64(column.bit)
+        cell = cells + i64(column.place)
+        older = frozen + i64(column.place)
+        bit = i64(column.bit)
         text = column.kind == TEXT or column.kind == LARGE_TEXT
         if column.merge == COUNT:
             _combine(SUM, column.number, cell, older)
@@ -557,8 +557,8 @@ def absorb_row(
             if text:
                 free_text(pool, cell)
             _set_null(cells, bit, held_null(frozen, bit))
-            copy(cell, older, np.int64(column.width))
-            length = np.int64(load_u32(cell))
+            copy(cell, older, i64(column.width))
+            length = i64(load_u32(cell))
             if text and length > INLINE_TEXT_BYTES:
                 reference = allocate(pool, length)
                 copy(pool.base + reference * UNIT_BYTES, heap + load_i64(cell + 8), length)
@@ -566,6 +566,6 @@ def absorb_row(
         elif not held_null(frozen, bit):
             if held_null(cells, bit):
                 _set_null(cells, bit, False)
-                copy(cell, older, np.int64(column.width))
+                copy(cell, older, i64(column.width))
             else:
                 _combine(column.merge, column.number, cell, older)

@@ -212,7 +212,7 @@ class UpdateQueue(BaseQueue):
         return self.memory.used_bytes + int(self.memory.pool["other_bytes"][0])
 
     def _shed(self, now: float, most: int) -> NDArray[np.uint32]:
-        lost = []
+        lost: list[int] = []
         while len(lost) < most:
             slot = self.scheduler.least_valuable(now)
             if not slot:
@@ -391,13 +391,15 @@ class UpdateQueue(BaseQueue):
         """Known keys as text."""
         if not len(slots):
             return []
-        return key_texts(self.key_columns(slots)).to_pylist()  # type: ignore[no-any-return]
+        return key_texts(self.key_columns(slots)).to_pylist()
 
     # ---- recover
 
     def dump(self) -> tuple[dict[str, Any], list[Any]]:
         """Everything, to be taken in by `load` of a queue with the same columns."""
-        batches = [(planned.batch.to_parts(), planned.delivered) for planned in self._batches.values()]
+        batches = [
+            (planned.batch.to_parts(), planned.delivered) for planned in self._batches.values()
+        ]
         meta = {
             "now": self._now,
             "next_batch": self._next_batch,
@@ -412,7 +414,7 @@ class UpdateQueue(BaseQueue):
             "dead": [d.due for d in self._dead],
             "arrived": self.arrived.names,
         }
-        buffers = [self._totals.tobytes(), self._queue_totals.tobytes()]
+        buffers: list[Any] = [self._totals.tobytes(), self._queue_totals.tobytes()]
         buffers += self.memory.dump() + self.keys.dump() + self.arrived.dump()
         for parts, _ in batches:
             buffers += parts[1]

@@ -66,7 +66,6 @@ class Journal:
         self._core: Core = found.core
         self._segment = found.segment
         self._format = RowFormat(found.schema) if found.schema is not None else None
-        self._schema_is_written = False  # in this segment, by this process
         self._last = found.last
         self._commit = GroupCommit(lambda: self._segment.sync(), found.segment.sequence - 1)
         self._compaction = Compaction(disk, files, config.compact_after_bytes, found)
@@ -88,17 +87,16 @@ class Journal:
     def put(self, rows: pa.RecordBatch, arrived: NDArray[np.float64] | None, now: float) -> None:
         self._compact_if_due()
         entries = []
-        if self._format is None or not rows.schema.equals(self._format.schema):
-            self._format = RowFormat(rows.schema)
-            self._schema_is_written = False
-        if not self._schema_is_written:
+        form = self._format
+        if form is None or not rows.schema.equals(form.schema):
+            form = RowFormat(rows.schema)
             entries.append(Entry(Kind.SCHEMA, None, [[encode_schema(rows.schema)]]))
-        buffers = [self._format.encode(rows)]
+        buffers = [form.encode(rows)]
         if arrived is not None:
             buffers.append([np.ascontiguousarray(arrived, np.float64).data])
         entries.append(Entry(Kind.PUT, float(now), buffers))
         self._append(*entries)
-        self._schema_is_written = True
+        self._format = form
 
     def put_stopped(self, rows: int) -> None:
         with self._done_already():
@@ -234,7 +232,6 @@ class Journal:
                 self._disk, self._files, self._setup, number=old.number + 1, sequence=old.sequence
             )
             self._commit.written = self._segment.sequence - 1
-            self._schema_is_written = False
             self._last = Kind.SETUP
             try:
                 self._disk.sync_directory(self._files.directory)

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -239,51 +240,60 @@ class ForgetfulDisk(Disk):
         self.durable_names: dict[str, _Content] = {}
         self.pending: list[Callable[[dict[str, _Content]], object]] = []
         self.opened: dict[int, _Content] = {}
+        self.lock = threading.RLock()  # the power goes at one instant for all threads
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        fd = super().open(path, create=create)
-        if create:
-            new = _Content()
-            self._change(lambda names: names.__setitem__(path.name, new))
-        self.opened[fd] = self.names[path.name]
-        return fd
+        with self.lock:
+            fd = super().open(path, create=create)
+            if create:
+                new = _Content()
+                self._change(lambda names: names.__setitem__(path.name, new))
+            self.opened[fd] = self.names[path.name]
+            return fd
 
     def write_some(self, fd: int, pieces: Sequence[Any], offset: int) -> int:
-        data = b"".join(map(bytes, pieces))
-        self.opened[fd].pending.append((offset, data))
-        return super().write_some(fd, [data], offset)
+        with self.lock:
+            data = b"".join(map(bytes, pieces))
+            self.opened[fd].pending.append((offset, data))
+            return super().write_some(fd, [data], offset)
 
     def truncate(self, fd: int, size: int) -> None:
-        self.opened[fd].pending.append((size, None))
-        super().truncate(fd, size)
+        with self.lock:
+            self.opened[fd].pending.append((size, None))
+            super().truncate(fd, size)
 
     def sync(self, fd: int) -> None:
-        content = self.opened[fd]
-        for change in content.pending:
-            content.durable = _changed(content.durable, *change)
-        content.pending = []
+        with self.lock:
+            content = self.opened[fd]
+            for change in content.pending:
+                content.durable = _changed(content.durable, *change)
+            content.pending = []
 
     def rename(self, old: Path, new: Path) -> None:
-        self._change(lambda names: names.__setitem__(new.name, names.pop(old.name)))
-        super().rename(old, new)
+        with self.lock:
+            self._change(lambda names: names.__setitem__(new.name, names.pop(old.name)))
+            super().rename(old, new)
 
     def remove(self, path: Path) -> None:
-        self._change(lambda names: names.pop(path.name))
-        super().remove(path)
+        with self.lock:
+            self._change(lambda names: names.pop(path.name))
+            super().remove(path)
 
     def sync_directory(self, path: Path) -> None:
-        for change in self.pending:
-            change(self.durable_names)
-        self.pending = []
+        with self.lock:
+            for change in self.pending:
+                change(self.durable_names)
+            self.pending = []
 
     def power_cut(self, directory: Path) -> None:
         """Put into a new directory what the disk holds when the power comes back."""
         directory.mkdir()
-        names = dict(self.durable_names)
-        for change in self.pending[: self.choose.randrange(len(self.pending) + 1)]:
-            change(names)
-        for name, content in names.items():
-            (directory / name).write_bytes(self._survives(content))
+        with self.lock:
+            names = dict(self.durable_names)
+            for change in self.pending[: self.choose.randrange(len(self.pending) + 1)]:
+                change(names)
+            for name, content in names.items():
+                (directory / name).write_bytes(self._survives(content))
 
     def _survives(self, content: _Content) -> bytes:
         data = content.durable
