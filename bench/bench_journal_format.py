@@ -2,7 +2,8 @@
 
 Each side makes the same batches durable one by one, with one sync per batch: the journal's
 records, an Arrow stream without checksums, and LMDB, which stores the newest row per key of
-each batch. The encoding of LMDB's rows is done beforehand and costs it nothing.
+each batch. The encoding of LMDB's rows is done beforehand and costs it nothing. A second part
+takes away from the journal, one by one, what makes it fast.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,11 @@ import pyarrow as pa
 from bench.compare import Side, compare, heading, options
 from bench.workloads import zipf_batches
 from upstream.config import QueueConfig
+from upstream.store.disk import Disk
 from upstream.store.journal import Journal, open_journal
+
+WORK_SECONDS = 200e-6  # about what the queue itself takes for 10,000 rows
+SEGMENT_BYTES = 16 << 20
 
 
 class Nothing:
@@ -43,36 +49,89 @@ class Nothing:
 
 def main() -> None:
     small = options().small
-    heading("A durable batch: the journal against other formats")
+    heading("A durable batch: the journal against other formats, and against less of itself")
     for batch_rows in (1_000, 10_000, 100_000):
-        batches = zipf_batches(batch_rows * (4 if small else 200), batch_rows=batch_rows)
-        batches = batches[: 4 if small else max(20, 2_000_000 // batch_rows)]
+        count = 4 if small else max(20, 2_000_000 // batch_rows) if batch_rows > 1_000 else 200
+        batches = zipf_batches(batch_rows * count, batch_rows=batch_rows)
         compare(
-            f"{len(batches)} batches of {batch_rows:,} rows, each durable before the next",
-            [lmdb_side(batches), arrow_side(batches), *journal_sides(batches)],
+            f"{count} batches of {batch_rows:,} rows, each durable before the next",
+            [
+                lmdb_side(batches),
+                arrow_side(batches),
+                journal_side("journal", batches),
+                journal_side("journal, async", batches, durability="async"),
+            ],
         )
+    batches = zipf_batches(10_000 * (4 if small else 200))
+    compare(
+        f"{len(batches)} batches of 10,000 rows, each beside {WORK_SECONDS * 1e6:.0f} us of work",
+        [
+            journal_side("neither", batches, PlainDisk(), work=True),
+            journal_side("head start only", batches, HeadStart(), work=True),
+            journal_side("recycling only", batches, Recycling(), work=True),
+            journal_side("both: the journal", batches, work=True),
+        ],
+    )
 
 
-def journal_sides(batches: list[pa.RecordBatch]) -> list[Side]:
-    return [
-        Side("journal", lambda state: append(state[1], batches), open_fresh, close),
-        Side("journal, async", lambda state: append(state[1], batches), open_async, close),
-    ]
+class HeadStart(Disk):
+    """Starts writing early; makes each segment anew."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        if new.name == "journal-spare.log":
+            self.remove(old)
+        else:
+            super().rename(old, new)
 
 
-def open_fresh(**extra: Any) -> tuple[Path, Journal]:
-    directory = folder()
-    config = QueueConfig.from_options(key="symbol", time="ts", store=f"journal:{directory}", **extra)
-    return directory, open_journal(directory, config, Nothing).log
+class Recycling(Disk):
+    """Writes over retired segments; starts writing when the sync comes."""
+
+    def start_writing(self, fd: int, offset: int, size: int) -> None:
+        pass
 
 
-def open_async() -> tuple[Path, Journal]:
-    return open_fresh(durability="async")
+class PlainDisk(Recycling, HeadStart):
+    """Neither."""
 
 
-def append(journal: Journal, batches: list[pa.RecordBatch]) -> int:
+def journal_side(
+    name: str,
+    batches: list[pa.RecordBatch],
+    disk: Disk | None = None,
+    *,
+    work: bool = False,
+    **extra: Any,
+) -> Side:
+    """With `work`, on a journal that has been in use for a while, beside a busy queue."""
+
+    def setup() -> tuple[Path, Journal]:
+        directory = folder()
+        config = QueueConfig.from_options(
+            key="symbol",
+            time="ts",
+            store=f"journal:{directory}",
+            compact_after_bytes=SEGMENT_BYTES if work else "64MiB",
+            **extra,
+        )
+        journal: Journal = open_journal(directory, config, Nothing, disk).log
+        if work:
+            for _ in range(3):
+                append(journal, batches[: SEGMENT_BYTES // batches[0].nbytes + 1])
+        return directory, journal
+
+    def run(state: tuple[Path, Journal]) -> int:
+        return append(state[1], batches, WORK_SECONDS if work else 0)
+
+    return Side(name, run, setup, close)
+
+
+def append(journal: Journal, batches: list[pa.RecordBatch], work_seconds: float = 0) -> int:
     for rows in batches:
         journal.put(rows, None, 1.0)
+        until = time.perf_counter() + work_seconds
+        while time.perf_counter() < until:
+            pass
         journal.sync()
     return sum(rows.num_rows for rows in batches)
 
@@ -84,11 +143,13 @@ def close(state: tuple[Path, Journal]) -> None:
 
 def arrow_side(batches: list[pa.RecordBatch]) -> Side:
     def run(directory: Path) -> int:
-        with (directory / "rows.arrows").open("wb", buffering=0) as file:
-            with pa.ipc.new_stream(file, batches[0].schema) as writer:
-                for rows in batches:
-                    writer.write_batch(rows)
-                    os.fdatasync(file.fileno())
+        with (
+            (directory / "rows.arrows").open("wb", buffering=0) as file,
+            pa.ipc.new_stream(file, batches[0].schema) as writer,
+        ):
+            for rows in batches:
+                writer.write_batch(rows)
+                os.fdatasync(file.fileno())
         return sum(rows.num_rows for rows in batches)
 
     return Side("Arrow stream", run, folder, shutil.rmtree)

@@ -45,7 +45,6 @@ def main() -> None:
     keys = 1_000 if small else KEYS
     run = here if small else apart
     heading(f"put_many: {keys:,} text keys, Zipf(0.99), two numbers and a short text")
-    against_dict, against_scatter = [], []
     for batch_rows, (batches, dict_target, scatter_target) in SIZES.items():
         if small:
             batch_rows, batches = min(batch_rows, 2_000), 10
@@ -53,29 +52,27 @@ def main() -> None:
         for turn in range(1 if small else options().repeat):
             for place in range(len(SIDES)):
                 side = SIDES[(place + turn) % len(SIDES)]
-                took = run(measure, side, batch_rows, batches, keys)
-                seconds[side].append(took)
+                seconds[side].append(run(measure, side, batch_rows, batches, keys))
         row = {side: median(turns) for side, turns in seconds.items()}
-        what = f"{batch_rows:>7,} rows"
-        mine = duration(row["put_many"])
-        against_dict.append(
-            Figure(
-                f"{what} (dict {duration(row['dict loop'])})",
-                mine,
-                row["dict loop"] / row["put_many"],
-                None if small else dict_target,
-            )
+        mine = row["put_many"]
+        show(
+            f"put_many of {batch_rows:,} rows: {duration(mine)} per row",
+            [
+                Figure(
+                    "against the dict loop",
+                    duration(row["dict loop"]),
+                    row["dict loop"] / mine,
+                    None if small else dict_target,
+                ),
+                Figure(
+                    "against the bare scatter",
+                    duration(row["scatter"]),
+                    row["scatter"] / mine,
+                    None if small else scatter_target,
+                ),
+            ],
+            of="put_many's speed by that of the other, which takes per row what is measured",
         )
-        against_scatter.append(
-            Figure(
-                f"{what} (scatter {duration(row['scatter'])})",
-                mine,
-                row["scatter"] / row["put_many"],
-                None if small else scatter_target,
-            )
-        )
-    show("put_many against the dict loop, per row", against_dict, of="times faster")
-    show("put_many against the bare scatter, per row", against_scatter, of="share of its speed")
 
 
 def measure(side: str, batch_rows: int, batches: int, keys: int) -> float:

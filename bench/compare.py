@@ -69,7 +69,7 @@ def heading(about: str) -> None:
     """Say what runs, by which command, on which machine."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "pyarrow", "numba"))
     print(f"# {about}")
-    print(f"# {' '.join(['python', *sys.argv])}")
+    print(f"# {' '.join(['python', *sys.orig_argv[1:]])}")
     print(f"# {_processor()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}")
     print(f"# Python {platform.python_version()}, {packages}; median of {options().repeat}")
     print()
@@ -103,7 +103,9 @@ def _print(title: str, rows: list[Row], unit: str) -> None:
     print(f"  {'':{width}}  {'median':>12}  {unit + '/s':>14}  {'Ratio':>8}")
     for row in rows:
         rate = row.work / row.seconds
-        print(f"  {row.name:{width}}  {_duration(row.seconds):>12}  {rate:>14,.0f}  {row.ratio:>8.2f}")
+        print(
+            f"  {row.name:{width}}  {_duration(row.seconds):>12}  {rate:>14,.0f}  {row.ratio:>8.2f}"
+        )
     print()
 
 

@@ -108,7 +108,7 @@ class PythonQueue:
         """The whittle index, weight 1."""
         cost = self.cost_seconds
         v = now - key.since + cost / 2
-        return v * (v / 2) / cost
+        return v * (v / 2 + self.gap_at(key, now, prior)) / cost
 
     def gap_at(self, key: Key, now: float, prior: float) -> float:
         """The mean time between updates as it looks now."""

@@ -37,10 +37,9 @@ class Identified(NamedTuple):
         """How many of the new keys come in the first `rows` rows."""
         return int(np.searchsorted(self.first_rows, rows))
 
-    def new_bytes(self, rows: int) -> int:
-        """Memory that the new keys of the first `rows` rows need, the ledger's included."""
-        new = self.new_in(rows)
-        return new * (ENTRY_BYTES + KEY.itemsize) + 2 * int(self.columns.slice(0, new).nbytes)
+    def new_bytes(self, keys: int) -> int:
+        """Memory that the first `keys` of the new keys need, the ledger's included."""
+        return keys * (ENTRY_BYTES + KEY.itemsize) + 2 * int(self.columns.slice(0, keys).nbytes)
 
 
 class AppendKeys:
@@ -76,18 +75,17 @@ class AppendKeys:
             columns=keys.take(pa.array(places[new])),
         )
 
-    def add(self, found: Identified, rows: pa.RecordBatch) -> NDArray[np.int64]:
-        """The keys of `rows`, which the batch began with, are known; answers their ids."""
+    def add(self, found: Identified, rows: pa.RecordBatch) -> int:
+        """The keys of `rows`, with which the batch began, are known; how many are in all."""
         new = found.new_in(len(rows))
-        self.nbytes += found.new_bytes(len(rows)) - new * KEY.itemsize
+        self.nbytes += found.new_bytes(new) - new * KEY.itemsize
         if new:
             start = len(self)
             self._ids.update(zip(found.names[:new], range(start, start + new), strict=True))
             self._columns.append(found.columns.slice(0, new))
-        ids = found.ids[: len(rows)]
         if self._config.weight_column is not None:
-            self._weigh(ids, rows.column(self._config.weight_column))
-        return ids
+            self._weigh(found.ids[: len(rows)], rows.column(self._config.weight_column))
+        return len(self)
 
     def _weigh(self, ids: NDArray[np.int64], weights: pa.Array) -> None:
         while len(self._given) < len(self):

@@ -111,13 +111,12 @@ class AppendQueue(BaseQueue):
         kept = self._drawn(len(rows))
         found = self.keys.identify(rows)
         fitting = self._fitting(rows, kept, found)
+        known = self.keys.add(found, rows.slice(0, fitting))
         if fitting < len(rows) and self.config.on_full == "shed":
-            kept[fitting:] = False
+            kept[fitting:] = False  # keys that were never heard of stay unknown
             fitting = len(rows)
-        if not fitting:
-            return 0
         times = np.full(fitting, now) if arrived is None else arrived[:fitting]
-        self._admit(rows.slice(0, fitting), found, times, kept[:fitting])
+        self._admit(rows.slice(0, fitting), found.ids[:fitting], known, times, kept[:fitting])
         self._dropped = np.flatnonzero(~kept[:fitting]).astype(np.uint32)
         return fitting
 
@@ -125,20 +124,23 @@ class AppendQueue(BaseQueue):
         self, rows: pa.RecordBatch, arrived: NDArray[np.float64] | None, now: float
     ) -> None:
         times = np.full(len(rows), now) if arrived is None else arrived
-        self._admit(rows, self.keys.identify(rows), times, np.ones(len(rows), np.bool_))
+        found = self.keys.identify(rows)
+        known = self.keys.add(found, rows)
+        self._admit(rows, found.ids, known, times, np.ones(len(rows), np.bool_))
         self._replayed = len(rows)
         self.monitor.arrived(len(rows))
 
     def _admit(
         self,
         rows: pa.RecordBatch,
-        found: Identified,
+        ids: NDArray[np.int64],
+        known: int,
         times: NDArray[np.float64],
         kept: NDArray[np.bool_],
     ) -> None:
-        ids = self.keys.add(found, rows)
-        self.ledger.know(len(self.keys))
-        numbers = self.ledger.arrive(ids, times, kept)
+        self.ledger.know(known)
+        noted = ids < known
+        numbers = self.ledger.arrive(ids[noted], times[noted], kept[noted])
         self._accepted += len(rows)
         self._lost += len(rows) - len(numbers)
         if len(numbers):
@@ -187,22 +189,23 @@ class AppendQueue(BaseQueue):
         )
 
     def _fitting(self, rows: pa.RecordBatch, kept: NDArray[np.bool_], found: Identified) -> int:
-        """How many rows, from the beginning, have room if only the kept ones need any."""
+        """How many rows, from the beginning, have room; only the kept ones need much."""
         places = np.flatnonzero(kept)
         stored = rows if len(places) == len(rows) else rows.filter(pa.array(kept))
-        room = self.config.memory_limit - self.memory_bytes
+        ends: list[int] = np.append(places, len(rows)).tolist()  # before the next kept row
+        # Behind the last update of each key, a dropped one may have to be noted.
+        room = self.config.memory_limit - self.memory_bytes - len(self.keys) * ARRIVAL.itemsize
 
         def needed(count: int) -> int:
-            if not count:
-                return 0
-            end = int(places[count - 1]) + 1
             size = int(stored.slice(0, count).nbytes) + CHUNK_BYTES
-            return size + end * (ARRIVAL.itemsize + PLACE_BYTES) + found.new_bytes(end)
+            new = found.new_in(ends[count])
+            entries = ends[count] + new
+            return size + count * PLACE_BYTES + entries * ARRIVAL.itemsize + found.new_bytes(new)
 
         if needed(len(places)) <= room:
             return len(rows)
-        fit = bisect_right(range(1, len(places) + 1), room, key=needed)
-        return int(places[fit])
+        fit = bisect_right(range(len(places)), room, key=needed)
+        return ends[fit - 1] if fit else 0
 
     def _shed(self, now: float, most: int) -> NDArray[np.uint32]:
         return np.empty(0, np.uint32)  # what finds no room is dropped as it arrives

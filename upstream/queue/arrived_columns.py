@@ -46,7 +46,7 @@ class _Runs:
     def merged(self, column: pa.Array, function: MergeFunction) -> pa.Array:
         """One value per key: all that came for its unit, in order."""
         sizes = self.ends - self.starts + 1
-        within = np.concatenate([np.arange(n) for n in sizes]) if len(sizes) else sizes
+        within = np.concatenate([np.arange(n) for n in sizes])
         values = column.take(pa.array(self.rows[np.repeat(self.starts, sizes) + within]))
         while sizes.max(initial=1) > 1:
             within = np.concatenate([np.arange(n) for n in sizes])
@@ -99,6 +99,8 @@ class ArrivedColumns:
         stop: int,
     ) -> None:
         """Keep the values of the rows that were taken."""
+        if not slots[start:stop].any():  # all of them superseded
+            return
         runs = _Runs(slots[start:stop], begins[start:stop])
         for name in self._values:
             column = rows.column(name).slice(start, stop - start)

@@ -338,7 +338,7 @@ class TestFirstCome:
         assert self.line("whittle", overloaded=True).plan(5)[1] == list(self.ARRIVALS)
 
     def test_not_under_overload(self) -> None:
-        assert self.line("whittle", overloaded=True).plan(2)[1] == [2, 1]
+        assert self.line("whittle", overloaded=True).plan(2)[1] == [2, 4]
 
     def test_only_where_the_policy_wants_it(self) -> None:
         assert self.line("linecutting", overloaded=False).plan(5)[1][0] == 1

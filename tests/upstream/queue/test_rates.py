@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def plain_rule(times: Sequence[float], alpha: float, now: float) -> float:
     """The documented rule, one gap after the other."""
     groups = [(at, len(list(members))) for at, members in groupby(times)]
     gap, count = PRIOR, 0
-    for (before, _), (at, size) in zip(groups, groups[1:], strict=False):
+    for (before, _), (at, size) in pairwise(groups):
         for _ in range(size):
             count += 1
             latest = (at - before) / size

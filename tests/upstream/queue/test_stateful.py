@@ -152,7 +152,8 @@ def setups(draw: st.DrawFn) -> Setup:
     if draw(st.booleans()):
         fields.append(pa.field("gone", pa.bool_()))
         options["delete_column"] = "gone"
-    if draw(st.booleans()):
+    weighted = draw(st.booleans())  # by a column, or else by rules
+    if weighted:
         fields.append(pa.field("w", pa.float64()))
         options["weight_column"] = "w"
     fields = draw(st.permutations(fields))
@@ -169,7 +170,7 @@ def setups(draw: st.DrawFn) -> Setup:
             {
                 "key": text_of(key),
                 "rate": 2.0 ** draw(st.integers(-5, 5)),
-                "weight": 2.0 ** draw(st.integers(-2, 2)),
+                "weight": 1.0 if weighted else 2.0 ** draw(st.integers(-2, 2)),
             }
             for key in keys
         ]

@@ -112,7 +112,7 @@ def visible(queue: UpdateQueue) -> dict[str, Any]:
     waiting = queue.plan().to_pylist()
     return {
         "counts": snapshot[2:9],
-        "estimates": [f"{number:.9g}" for number in snapshot[12:16]],
+        "estimates": [f"{number:.9g}" for number in snapshot[14:18]],
         "batches": batches,
         "waiting": sorted(waiting, key=lambda row: row["name"]),
     }

@@ -27,6 +27,7 @@ from tests.upstream.store.ledger import (
 )
 from upstream.errors import ConfigError, StoreCorrupt, StoreError, StoreLocked
 from upstream.store.disk import Disk
+from upstream.store.group_commit import GroupCommit
 from upstream.store.recovery import JournalCutWarning, SnapshotSkippedWarning
 from upstream.store.segment import FileKind, Kind, Record, SegmentReader
 
@@ -269,6 +270,24 @@ def test_a_power_cut_before_the_sync_leaves_a_call_whole_or_absent(tmp_path: Pat
     assert outcomes == {True, False}
 
 
+def test_what_was_seen_after_a_crash_stays(tmp_path: Path) -> None:
+    for seed in range(20):
+        disk = SyncStops(seed)
+        ledger = open_ledger(tmp_path / f"{seed}", disk)
+        take(ledger, seed, 5)
+        disk.stopped = True
+        with pytest.raises(Dead):
+            ledger.settle(1, 1.0)
+        abandon(ledger)
+        # The process is gone, the machine is not: the next one finds what was not synced.
+        disk.stopped = False
+        ledger = open_ledger(tmp_path / f"{seed}", disk)
+        assert ledger.calls == 6
+        disk.power_cut(tmp_path / f"{seed} after")
+        abandon(ledger)
+        assert reopened(tmp_path / f"{seed} after") == ledger.state
+
+
 class SyncStops(ForgetfulDisk):
     stopped = False
 
@@ -433,6 +452,9 @@ def test_size_follows_keys_not_updates(tmp_path: Path) -> None:
     # A snapshot, the segment before and after it, and the spare one.
     assert max(sizes) < 4 * (SMALL + 2048)
     assert written > 20 * max(sizes)
+    # And it is not compacted more often than it grows.
+    assert len(list(tmp_path.glob("snapshot-*"))) == 1
+    assert int(segments(tmp_path)[-1].stem[-8:]) <= written / SMALL + 1
     again = open_ledger(tmp_path)
     assert again.values == ledger.values
     again.close()
@@ -552,6 +574,21 @@ def test_threads_that_wait_share_a_sync(tmp_path: Path) -> None:
         thread.join()
     assert 1 <= disk.syncs - before <= 2
     ledger.close()
+
+
+def test_what_is_written_during_a_sync_needs_the_next(tmp_path: Path) -> None:
+    synced = []
+
+    def sync() -> None:
+        synced.append(commit.written)
+        commit.written += 1  # somebody writes while the disk is at work
+
+    commit = GroupCommit(sync, durable=0)
+    commit.written = 1
+    commit.reach(1)
+    assert commit.durable == 1
+    commit.reach(2)
+    assert synced == [1, 2]
 
 
 def test_sync_returns_only_when_the_disk_has_it(tmp_path: Path) -> None:
