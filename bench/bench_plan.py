@@ -25,6 +25,7 @@ from upstream.queue.base import BaseQueue
 
 LIMIT = 1_000
 COST_SECONDS = 1e-4  # of one result
+CYCLES = 10  # of rows in and keys out, in a turn
 UPDATES_PER_KEY = 3  # before the first round, so that rates are known
 
 
@@ -185,64 +186,82 @@ def nlargest(keys: int, limit: int, turns: int, target: float | None) -> None:
 
 
 def cycle(keys: int, limit: int, turns: int, target: float | None) -> None:
-    """Rows in, keys out, again and again, against the queue in plain Python."""
-    in_rows = 10 * limit
-    cycles = 10
-    mine, plain = [], []
-    queue_clock = Clock()
-    queue = open_queue(
-        "memory:", key="symbol", time="ts", clock=queue_clock, cost_seconds=COST_SECONDS
+    """Rows in, keys out, again and again, against the queue in plain Python.
+
+    The sides take turns after every cycle, so that each finds the caches full of the other's
+    data, and after ten, so that it finds its own.
+    """
+    figures = []
+    for at_once, name in ((CYCLES, "ten cycles at a time"), (1, "one cycle at a time")):
+        mine, plain, same = cycles(keys, limit, turns, at_once)
+        what = f"{name} (Python {duration(plain)}, {same:.1%} of the choices are the same)"
+        figures.append(Figure(what, duration(mine), plain / mine, target))
+    show(
+        f"mixed cycle of {keys:,} keys, {10 * limit:,} in and {limit:,} out: put_many, plan, "
+        f"to_arrow, commit",
+        figures,
+        of="times faster than plain Python",
     )
+
+
+def cycles(keys: int, limit: int, turns: int, at_once: int) -> tuple[float, float, float]:
+    """Seconds per cycle of the queue and of plain Python, and the share of equal choices."""
+    in_rows = 10 * limit
+    clock = Clock()
+    queue = open_queue("memory:", key="symbol", time="ts", clock=clock, cost_seconds=COST_SECONDS)
     python = PythonQueue(COST_SECONDS, started=0.0)
-    clock = 0.0
     for rows in population(keys):
         queue.put_many(rows)
-        python.put_many(decoded(rows), clock)
-    workload = zipf_batches((turns + 1) * cycles * in_rows, keys=keys, batch_rows=in_rows)
-    handed_out = same = 0
-    for number, rows in enumerate(workload):
-        tuples = decoded(rows)
-        clock += limit * COST_SECONDS
-        queue_clock.now = clock
+        python.put_many(decoded(rows), 0.0)
+    workload = zipf_batches((turns + 1) * CYCLES * in_rows, keys=keys, batch_rows=in_rows)
+    mine: list[float] = []
+    plain: list[float] = []
+    chosen: list[list[str]] = []
+    expected: list[list[str]] = []
+
+    def run_mine(start: int) -> None:
+        for number, rows in enumerate(workload[start : start + at_once], start):
+            clock.now = (number + 1) * limit * COST_SECONDS
+            began = time.process_time()
+            queue.put_many(rows)
+            batch = queue.plan(limit)
+            result = batch.to_arrow()
+            queue.commit(batch.id)
+            mine.append(time.process_time() - began)
+            chosen.append(result["symbol"].to_pylist())
+
+    def run_plain(start: int) -> None:
+        for number, rows in enumerate(workload[start : start + at_once], start):
+            now = (number + 1) * limit * COST_SECONDS
+            tuples = decoded(rows)
+            began = time.process_time()
+            python.put_many(tuples, now)
+            taken = python.plan(limit, now)
+            plain.append(time.process_time() - began)
+            expected.append([row[0] for row, _, _ in taken])
+
+    for turn, start in enumerate(range(0, len(workload), at_once)):
         gc.collect()
         gc.disable()
-        start = time.process_time()
-        queue.put_many(rows)
-        batch = queue.plan(limit)
-        result = batch.to_arrow()
-        queue.commit(batch.id)
-        mine.append(time.process_time() - start)
-        start = time.process_time()
-        python.put_many(tuples, clock)
-        taken = python.plan(limit, clock)
-        plain.append(time.process_time() - start)
+        for run in (run_mine, run_plain) if turn % 2 else (run_plain, run_mine):
+            run(start)
         gc.enable()
-        if number >= cycles:  # rates are known and both order by the index
-            handed_out += len(taken)
-            same += len({row[0] for row, _, _ in taken} & set(result["symbol"].to_pylist()))
     counts = queue.snapshot()
+    queue.close()
     assert counts.accepted == python.accepted == keys + len(workload) * in_rows
     assert counts.handed_out == python.handed_out == len(workload) * limit
-    assert counts.superseded == python.superseded == 0
     for side in (counts, python):
         assert side.accepted == side.handed_out + side.conflated + side.waiting
-    queue.close()
-    # The first cycles, in which both fill up, do not count; a turn is ten cycles.
-    starts = range(cycles, len(workload), cycles)
-    mine_turn = median([sum(mine[at : at + cycles]) / cycles for at in starts])
-    plain_turn = median([sum(plain[at : at + cycles]) / cycles for at in starts])
-    show(
-        f"mixed cycle of {keys:,} keys, {in_rows:,} in and {limit:,} out, against plain Python "
-        f"({duration(plain_turn)}; {same / handed_out:.1%} of the choices are the same)",
-        [
-            Figure(
-                "put_many, plan, to_arrow, commit",
-                duration(mine_turn),
-                plain_turn / mine_turn,
-                target,
-            )
-        ],
-        of="times faster than plain Python",
+    # The first ten, in which both fill up, do not count.
+    starts = range(CYCLES, len(workload), CYCLES)
+    equal = sum(
+        len(set(one) & set(other))
+        for one, other in zip(chosen[CYCLES:], expected[CYCLES:], strict=True)
+    )
+    return (
+        median([sum(mine[at : at + CYCLES]) / CYCLES for at in starts]),
+        median([sum(plain[at : at + CYCLES]) / CYCLES for at in starts]),
+        equal / (limit * (len(workload) - CYCLES)),
     )
 
 

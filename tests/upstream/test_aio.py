@@ -322,6 +322,42 @@ def test_closing_releases_a_put_that_waits_for_room() -> None:
         run(test)
 
 
+def test_a_put_that_waits_for_room_wakes_who_waits_for_its_first_rows(url: str) -> None:
+    async def test() -> int:
+        async with opened(url, memory_limit="1MiB", on_full="block") as queue:
+            body = ["x" * 60_000] * 40
+            rows = table([f"k{number}" for number in range(40)]).append_column("body", [body])
+            got = 0
+
+            async def consume() -> None:
+                nonlocal got
+                while got < 40:
+                    async with await queue.get():
+                        got += 1
+
+            consumer = asyncio.create_task(consume())
+            await settle()
+            await queue.put_many(rows)
+            await consumer
+            return got
+
+    assert run(test) == 40
+
+
+def test_closing_the_queue_inside_wakes_who_waits() -> None:
+    async def test() -> None:
+        queue = opened("memory:")
+        waiting = [asyncio.create_task(queue.get()) for _ in range(3)]
+        await settle()
+        await asyncio.to_thread(queue.queue.close)
+        for task in waiting:
+            with pytest.raises(QueueClosed):
+                await task
+        await queue.aclose()
+
+    run(test)
+
+
 def test_large_batches_leave_the_loop_free() -> None:
     async def test() -> None:
         async with opened("memory:") as queue:

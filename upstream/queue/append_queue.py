@@ -296,6 +296,9 @@ class AppendQueue(BaseQueue):
 
     # ---- watch
 
+    def _measured(self) -> list[NDArray[np.void]]:
+        return [self.ledger.totals, self.ledger.queue_totals]
+
     def _counts(self) -> list[int]:
         return [self._accepted, self._handed_out, 0, 0, self._lost]
 
@@ -361,6 +364,7 @@ class AppendQueue(BaseQueue):
             self._batches[batch_id] = Planned(Batch(batch_id, planned_at, content))
             self._batches[batch_id].delivered = delivered
         self._now = max(self._now, meta["now"])
+        self._measuring = meta["counts"][0] > 0
         self._next_batch = meta["next_batch"]
         self._accepted, self._handed_out, self._lost = meta["counts"]
         self.monitor.load(meta["statistics"])

@@ -157,13 +157,18 @@ class ArrivedColumns:
         for name, store in self._values.items():
             store.release(read_references(self._queue, slots, self._layout.arrived_places[name]))
 
-    def put_back(self, frozen: FrozenRows, fates: NDArray[np.uint8]) -> None:
-        """The units of a batch wait again, or went under newer ones."""
+    def put_back(
+        self, frozen: FrozenRows, fates: NDArray[np.uint8], flags: NDArray[np.uint8]
+    ) -> None:
+        """The units of a batch wait again, or went under newer ones.
+
+        `flags` are those that the keys had before.
+        """
         units = frozen.units
         back = np.flatnonzero(fates == BACK_IN_LINE)
         under = fates == UNDER_NEWER
         under &= units["flags"] & DELETED == 0
-        newer_whole = self._keys.records()["flags"][units["slot"]] & RESET == 0
+        newer_whole = flags & RESET == 0
         for name, store in self._values.items():
             place = self._layout.arrived_places[name]
             older = frozen.arrived_values[name]

@@ -15,7 +15,7 @@ import operator
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -62,6 +62,7 @@ class BaseQueue(ABC):
         self._now = float(clock())
         self._batches: SortedDict = SortedDict()
         self._next_batch = 1
+        self._measuring = False
         self._listeners: list[Callable[[], None]] = []
 
     # ---- what a kind of queue must say
@@ -116,6 +117,10 @@ class BaseQueue(ABC):
     @abstractmethod
     def _counts(self) -> list[int]:
         """accepted, handed out, conflated, superseded, shed."""
+
+    @abstractmethod
+    def _measured(self) -> list[NDArray[np.void]]:
+        """The totals of application and queue staleness."""
 
     @property
     @abstractmethod
@@ -173,23 +178,22 @@ class BaseQueue(ABC):
         if len(batches) > 1:  # all or nothing: look at every batch before the first is taken
             for rows in batches:
                 self._check(rows)
-        before = self._counts()
-        done = 0
+        receipt = Receipt(0, 0, 0, 0)
         try:
             for rows in batches:
+                done = receipt.accepted
                 part = None if arrivals is None else arrivals[done : done + len(rows)]
-                self._put(rows, part, done)
-                done += len(rows)
+                for taken in self._put(rows, part, done):
+                    receipt = Receipt(*map(operator.add, receipt, taken))
         finally:
-            after = self._counts()
-            self.monitor.arrived(after[0] - before[0])
-            for listener in self._listeners:
-                listener()
-        return Receipt(
-            after[0] - before[0], after[2] - before[2], after[3] - before[3], after[4] - before[4]
-        )
+            self.monitor.arrived(receipt.accepted)
+            self._tell_listeners()
+        return receipt
 
-    def _put(self, rows: pa.RecordBatch, arrived: NDArray[np.float64] | None, before: int) -> None:
+    def _put(
+        self, rows: pa.RecordBatch, arrived: NDArray[np.float64] | None, before: int
+    ) -> Iterator[Receipt]:
+        """Take a batch, in as many steps as there is need to make room."""
         done, patience = 0, None
         while done < len(rows):
             now = self._read_clock()
@@ -199,12 +203,27 @@ class BaseQueue(ABC):
                 self._now = now = max(now, float(part[-1]))
             self._check(rest)
             self.log.put(rest, part, now)
+            self._start_measuring(part, now)
+            counts = self._counts()
             taken = self._take(rest, part, now)
+            _, _, conflated, superseded, shed = map(operator.sub, self._counts(), counts)
+            yield Receipt(taken, conflated, superseded, shed)
             done += taken
             if done < len(rows):
                 self.log.put_stopped(taken)
                 self._check_size(rows.slice(done, 1).nbytes, before + done)
-                patience = self._make_room(patience if not taken else None, before + done)
+                patience, lost = self._make_room(patience if not taken else None, before + done)
+                yield Receipt(0, 0, 0, lost)
+
+    def _start_measuring(self, arrived: NDArray[np.float64] | None, now: float) -> None:
+        """Averages begin with the first arrival, also when a log is replayed later."""
+        if self._measuring:
+            return
+        self._measuring = True
+        at = now if arrived is None else float(arrived[0])
+        for totals in self._measured():
+            totals["at"] = totals["started"] = at
+        self.monitor.start(at)
 
     def _check_size(self, needed: int, accepted: int) -> None:
         """Refuse a row for which no room can ever be made."""
@@ -216,23 +235,27 @@ class BaseQueue(ABC):
                 accepted,
             )
 
-    def _make_room(self, patience: _Patience | None, accepted: int) -> _Patience:
-        """Follow the overflow rule; `patience` is what the same row has seen so far."""
+    def _make_room(self, patience: _Patience | None, accepted: int) -> tuple[_Patience, int]:
+        """Follow the overflow rule; answers how many units were lost to it.
+
+        `patience` is what the same row has seen so far.
+        """
         patience = patience or _Patience(self.config.block_timeout_seconds)
         now = self._read_clock()
         if patience.may_reclaim() and self._reclaim(now):
-            return patience
+            return patience, 0
         rule = self.config.on_full
         if rule == "shed":
             lost = self._shed(now, patience.more_to_shed())
             if len(lost):
                 self.log.freed("shed", lost, now)
-                return patience
+                return patience, len(lost)
         elif rule == "block":
             self._check_open()
+            self._tell_listeners()  # whoever takes the rows that have arrived makes room
             if self._room.wait(patience.seconds_left()):
                 self._check_open()
-                return patience
+                return patience, 0
         reasons = {
             "shed": "and nothing that waits is left to shed",
             "block": f"and nobody made room for {self.config.block_timeout_seconds} s",
@@ -327,8 +350,7 @@ class BaseQueue(ABC):
             self._apply(kind, planned, when)
             self._room.notify_all()
             if kind == "given back":
-                for listener in self._listeners:
-                    listener()
+                self._tell_listeners()
         self.log.sync()
 
     def _apply(self, kind: SettledKind, planned: Planned, when: float) -> None:
@@ -398,8 +420,12 @@ class BaseQueue(ABC):
             return self._view(self._read_clock())
 
     def on_waiting(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever updates arrive or come back; it must be quick."""
+        """Call `listener` when updates arrive or come back, and at the end; it must be quick."""
         self._listeners.append(listener)
+
+    def _tell_listeners(self) -> None:
+        for listener in self._listeners:
+            listener()
 
     # ---- recover
 
@@ -409,6 +435,7 @@ class BaseQueue(ABC):
         """Take logged rows again, whatever the limit is by now."""
         self._now = max(self._now, now)
         part = None if arrived is None else arrived[:count]
+        self._start_measuring(arrived, now)
         self._take_unlimited(rows.slice(0, count), part, now)
 
     @abstractmethod
@@ -454,6 +481,7 @@ class BaseQueue(ABC):
                 return
             self._closed = True
             self._room.notify_all()
+            self._tell_listeners()
         self.log.close()
 
     def __enter__(self) -> Self:

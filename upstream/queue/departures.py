@@ -230,7 +230,8 @@ def return_all(
     table = table_at(queue.table)
     scheduler = scheduler_at(queue.scheduler)
     queue_totals = totals_at(queue.queue_totals)
-    for i in range(count):
+    # From the last to the first: in each class the older go in front of the younger at once.
+    for i in range(count - 1, -1, -1):
         unit_address = frozen + i * stride
         unit = unit_at(unit_address)
         row = unit_address + UNIT_BYTES_FROZEN

@@ -68,6 +68,7 @@ class KeyRules:
             return
         texts = key_texts(queue.key_columns(slots))
         records = queue.keys.records()
+        by_column = records["weight"][slots]
         for rule in self._prefixes:
             matched = pc.starts_with(texts, pattern=rule.prefix)
             self._set(records, slots[matched.to_numpy(zero_copy_only=False)], rule)
@@ -75,9 +76,14 @@ class KeyRules:
             found = pc.index_in(texts, value_set=self._exact_keys).fill_null(-1)
             for i in np.flatnonzero(found.to_numpy() >= 0):
                 self._set(records, slots[i : i + 1], self._exact[found[int(i)].as_py()])
+        if self._keeps_weight:
+            spoken = ~np.isnan(by_column)
+            records["weight"][slots[spoken]] = by_column[spoken]
+            silent = slots[np.isnan(records["weight"][slots])]
+            records["weight"][silent] = self._weight
 
     def _set(self, records: NDArray[Any], slots: NDArray[np.uint32], rule: KeyRule) -> None:
-        if rule.weight is not None and not self._keeps_weight:
+        if rule.weight is not None:
             records["weight"][slots] = rule.weight
         if rule.rate is not None:
             records["gap"][slots] = 1.0 / rule.rate

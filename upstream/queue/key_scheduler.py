@@ -11,8 +11,10 @@ list, and choosing is comparing the heads of the classes that hold somebody:
                     ^ the heads are scored with their own rate, weight and cost
 
 A key keeps the class that it had when it was enqueued. Two keys of one class differ by at
-most a factor of 2^(1/4) in rate and in weight; the score of the key that is taken is
-therefore at least the highest score divided by 2^(1/4), or by 2^(1/2) if weights differ.
+most a factor of 2^(1/4) in rate and in weight. Under whittle the score of the key that is
+taken is therefore at least the highest score divided by 2^(1/4), or by 2^(1/2) if weights
+differ; under linecutting it is at most (1 - 2^(-1/4)) / r of the best key below it. (Up to
+256 pairs of weight step and cost class are told apart; beyond that the nearest is used.)
 `selection = "scan"` looks at every waiting key instead, and so does a policy that is not
 monotone.
 
@@ -88,6 +90,7 @@ SCHEDULER = np.dtype(
         ("policy", "i8"),
         ("uses_rate", "i8"),
         ("uses_weight", "i8"),
+        ("uses_cost", "i8"),
         ("alpha", "f8"),
         ("prior_gap", "f8"),
     ]
@@ -167,8 +170,10 @@ def _class_of(scheduler: Any, key: Any, now: float) -> int:
         gap = gap_at(key, now, scheduler.alpha, scheduler.prior_gap)
         step = -128.0 if gap <= 0.0 else CLASS_STEPS * np.log2(gap)
         number = i64(min(max(np.rint(step) + 128.0, 0.0), 255.0))
-    if scheduler.uses_weight != 0:
-        number += 256 * _group(scheduler, f64(key.weight), i64(key.cost_class))
+    if scheduler.uses_weight != 0 or scheduler.uses_cost != 0:
+        weight = f64(key.weight) if scheduler.uses_weight != 0 else 1.0
+        cost_class = i64(key.cost_class) if scheduler.uses_cost != 0 else 0
+        number += 256 * _group(scheduler, weight, cost_class)
     return number
 
 
@@ -413,6 +418,7 @@ class KeyScheduler:
         state["policy"] = self._code
         state["uses_rate"] = self.policy.uses_rate
         state["uses_weight"] = self.policy.uses_weight
+        state["uses_cost"] = self.policy.uses_cost
 
     @property
     def address(self) -> int:

@@ -45,14 +45,8 @@ _MERGES = {
 _MERGE_FUNCTIONS: dict[str, MergeFunction] = {
     "min": pc.min_element_wise,
     "max": pc.max_element_wise,
-    "sum": lambda held, arrived: pc.add(
-        pc.coalesce(held, arrived), pc.if_else(pc.is_null(held), _zero(arrived), arrived)
-    ),
+    "sum": lambda held, arrived: pc.coalesce(pc.add(held, arrived).cast(held.type), held, arrived),
 }
-
-
-def _zero(values: pa.Array) -> pa.Array:
-    return pc.subtract(values, values)
 
 
 _NUMBERS = {
@@ -112,7 +106,11 @@ def _kind(data_type: pa.DataType) -> int:
         return rows.TEXT
     if pa.types.is_large_string(data_type) or pa.types.is_large_binary(data_type):
         return rows.LARGE_TEXT
-    if isinstance(data_type, pa.BaseExtensionType) or pa.types.is_nested(data_type):
+    if (
+        isinstance(data_type, pa.BaseExtensionType)
+        or pa.types.is_nested(data_type)
+        or pa.types.is_interval(data_type)
+    ):
         return rows.ARRIVED
     try:
         fixed = data_type.bit_width % 8 == 0 and data_type.bit_width > 0

@@ -32,7 +32,8 @@ class Policy:
     name: ClassVar[str]
     # What the scheduler may rely on, and what it must provide.
     uses_rate: ClassVar[bool] = True  # keys of different rates may score differently
-    uses_weight: ClassVar[bool] = True  # likewise weights and costs
+    uses_weight: ClassVar[bool] = True  # likewise weights
+    uses_cost: ClassVar[bool] = True  # likewise costs
     uses_position: ClassVar[bool] = False
     # Among keys of equal rate, weight and cost the longest waiting always wins. Otherwise
     # every waiting key has to be looked at.
@@ -50,6 +51,7 @@ class InPlace(Policy):
     name = "in-place"
     uses_rate = False
     uses_weight = False
+    uses_cost = False
 
     def score(self, waiting: Any, rate: Any, weight: Any, cost: Any, position: Any) -> Any:
         return waiting

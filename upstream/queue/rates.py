@@ -25,11 +25,14 @@ from upstream.queue.raw import f64, i64, inlined, kernel
 __all__ = ["gap_at", "observe"]
 
 
+MOST_COUNTED = 65535  # what the record's field can hold
+
+
 @kernel
 def _fold(gap: float, count: int, span: float, group: int, alpha: float) -> tuple[float, int]:
     latest = span / group
     while group > 0 and count * alpha < 1.0:
-        count += 1
+        count = min(count + 1, MOST_COUNTED)
         gap = latest if count == 1 else gap + max(alpha, 1.0 / count) * (latest - gap)
         group -= 1
     if group == 1:

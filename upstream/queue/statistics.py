@@ -68,6 +68,10 @@ class StatisticsMonitor:
         self._estimate = np.zeros(classes)
         self._uncertainty = np.eye(classes) * 1e6
 
+    def start(self, at: float) -> None:
+        """Time is counted from here."""
+        self._last_plan = at
+
     def arrived(self, updates: int) -> None:
         """Updates came in."""
         self._arrivals_now += updates
@@ -143,6 +147,7 @@ class StatisticsMonitor:
             "last": [self._last_plan, self._last_delivery],
             "cost": [self._batches, self._cost],
             "estimate": self._estimate.tolist(),
+            "uncertainty": self._uncertainty.tolist(),
             "costs": self.costs.tolist(),
         }
 
@@ -153,5 +158,6 @@ class StatisticsMonitor:
         self._batches, self._cost = saved["cost"]
         if len(saved["estimate"]) == len(self._estimate):
             self._estimate[:] = saved["estimate"]
+            self._uncertainty[:] = saved["uncertainty"]
             learned = [i for i in range(len(self._estimate)) if i not in self._given]
             self.costs[learned] = np.asarray(saved["costs"])[learned]

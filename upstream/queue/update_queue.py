@@ -110,7 +110,9 @@ class UpdateQueue(BaseQueue):
         state["scheduler"] = self.scheduler.address
         state["totals"] = address_of(self._totals)
         state["queue_totals"] = address_of(self._queue_totals)
-        state["weight"] = self.config.weight
+        # With both a column and rules, NaN asks the rules for what the column left open.
+        asks = self.config.weight_column is not None and bool(self.rules)
+        state["weight"] = np.nan if asks else self.config.weight
         self._address = address_of(state)
 
     def _bound(self, layout: Layout) -> None:
@@ -337,6 +339,7 @@ class UpdateQueue(BaseQueue):
         frozen = _frozen(planned)
         _, newest = self._in_flight_elsewhere(planned)
         fates = np.empty(len(frozen), np.uint8)
+        flags = self.keys.records()["flags"][frozen.units["slot"]]
         first = int(frozen.units["ticket"].min())
         self.scheduler.expect(0, self.keys.records(), first)
         with self._unlimited():
@@ -350,7 +353,7 @@ class UpdateQueue(BaseQueue):
                 address_of(newest),
                 address_of(fates),
             )
-        self.arrived.put_back(frozen, fates)
+        self.arrived.put_back(frozen, fates, flags)
         self._batch_bytes -= frozen.nbytes
         self._account()
 
@@ -375,6 +378,9 @@ class UpdateQueue(BaseQueue):
             queue_totals=self._queue_totals[0],
             freshness_target=self.config.freshness_target_seconds,
         )
+
+    def _measured(self) -> list[NDArray[np.void]]:
+        return [self._totals, self._queue_totals]
 
     def _watched_totals(self) -> np.void:
         totals = self._totals.copy()
@@ -405,6 +411,7 @@ class UpdateQueue(BaseQueue):
             "next_batch": self._next_batch,
             "next_ticket": int(self.scheduler.state["next_ticket"][0]),
             "counts": self._counts(),
+            "prior_gap": float(self.scheduler.state["prior_gap"][0]),
             "cost_classes": self.rules.cost_classes,
             "statistics": self.monitor.dump(),
             "batches": [
@@ -438,8 +445,11 @@ class UpdateQueue(BaseQueue):
             slots = np.frombuffer(rest.popleft(), np.uint32).copy()
             self._dead.append(_Dead(due, slots, np.frombuffer(rest.popleft(), np.int64).copy()))
         self._now = max(self._now, meta["now"])
+        self._measuring = meta["counts"][0] > 0
         self._next_batch = meta["next_batch"]
         self._tally[:] = meta["counts"]
+        self.layout.columns["held_nulls"] = 1
+        self.scheduler.state["prior_gap"] = meta["prior_gap"]
         self.scheduler.state["next_ticket"] = meta["next_ticket"]
         self.monitor.load(meta["statistics"])
         self._place()
