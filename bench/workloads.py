@@ -41,7 +41,7 @@ def zipf_batches(
     >>> batch.schema.names
     ['symbol', 'ts', 'bid', 'ask', 'note']
     >>> batch["symbol"].to_pylist()
-    ['K055494', 'K074713', 'K095541']
+    ['K089415', 'K048638', 'K009593']
     """
     random = np.random.default_rng([seed, 2])
     numbers = zipf_keys(rows, keys=keys, theta=theta, seed=seed)

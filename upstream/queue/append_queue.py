@@ -22,7 +22,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from upstream.config import QueueConfig
 from upstream.errors import InputError
-from upstream.model import Batch
+from upstream.model import Batch, Receipt
 from upstream.queue.append_keys import AppendKeys, Identified
 from upstream.queue.append_ledger import ARRIVAL, AppendLedger
 from upstream.queue.append_rows import CHUNK_BYTES, AppendRows, Chunk, joined, own_memory
@@ -93,8 +93,10 @@ class AppendQueue(BaseQueue):
         if found is not None:
             raise self.layout.describe_row(rows, *found)
 
-    def _put(self, rows: pa.RecordBatch, arrived: NDArray[np.float64] | None, before: int) -> None:
-        super()._put(rows, arrived, before)
+    def _put(
+        self, rows: pa.RecordBatch, arrived: NDArray[np.float64] | None, before: int
+    ) -> Iterator[Receipt]:
+        yield from super()._put(rows, arrived, before)
         self._log_dropped()
 
     def _make_room(self, patience: Any, accepted: int) -> Any:

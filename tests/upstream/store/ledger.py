@@ -1,15 +1,14 @@
-"""A queue's store seen by the simplest queue there is, and disks that fail on demand."""
+"""A queue's store as seen by the simplest queue there is."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import random
-import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,10 @@ from upstream.queue.log import Log, NoLog
 from upstream.queue.update_queue import UpdateQueue
 from upstream.store.disk import Disk
 from upstream.store.journal import open_journal
+from upstream.store.recovery import JournalCutWarning
+from upstream.store.segment import FileKind, Record, SegmentReader
+
+SMALL = 2048  # bytes after which these tests compact
 
 State = tuple[int, int]  # how many calls, and their hash
 
@@ -153,171 +156,30 @@ def steps(seed: int) -> Iterator[Step]:
             yield partial(Ledger.free, slots=range(number % 7), now=number)
 
 
-class Dead(BaseException):
-    """The process ends here."""
+class Course:
+    """The states that a ledger goes through, and those that a crash may leave."""
+
+    def __init__(self, seed: int, length: int) -> None:
+        ledger = Ledger()
+        self.states = [ledger.state]
+        self.left_by_crash = []  # in the call after each state
+        for step in islice(steps(seed), length):
+            # A crash may come after a put is written and before it is known where it stopped.
+            # Nobody was told anything then, and all its rows count.
+            whole = Ledger()
+            whole.calls, whole.hash = ledger.state
+            whole.forgets_stops = True
+            step(whole)
+            step(ledger)
+            self.left_by_crash.append({self.states[-1], whole.state, ledger.state})
+            self.states.append(ledger.state)
+        self.left_by_crash.append({self.states[-1]})
 
 
-class DyingDisk(Disk):
-    """Lets the process die at call number `at`, possibly in the midst of a write."""
-
-    def __init__(self, at: int, seed: int = 0) -> None:
-        self.left = at
-        self.choose = random.Random(seed)
-
-    def _count(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise Dead
-
-    def open(self, path: Path, *, create: bool = False) -> int:
-        self._count()
-        return super().open(path, create=create)
-
-    def write_some(self, fd: int, pieces: Sequence[Any], offset: int) -> int:
-        try:
-            self._count()
-        except Dead:
-            if self.left == -1:  # the first to fail; later ones write nothing
-                data = b"".join(map(bytes, pieces))
-                os.pwrite(fd, data[: self.choose.randrange(len(data) + 1)], offset)
-            raise
-        return super().write_some(fd, pieces, offset)
-
-    def sync(self, fd: int) -> None:
-        self._count()
-
-    def sync_directory(self, path: Path) -> None:
-        self._count()
-
-    def truncate(self, fd: int, size: int) -> None:
-        self._count()
-        super().truncate(fd, size)
-
-    def rename(self, old: Path, new: Path) -> None:
-        self._count()
-        super().rename(old, new)
-
-    def remove(self, path: Path) -> None:
-        self._count()
-        super().remove(path)
-
-
-class FailingDisk(DyingDisk):
-    """Fails at call number `at` with an error, `times` times in a row, then works again."""
-
-    def __init__(self, at: int, times: int = 1, code: int = errno.ENOSPC) -> None:
-        super().__init__(at)
-        self.times = times
-        self.code = code
-
-    def _count(self) -> None:
-        self.left -= 1
-        if -self.times <= self.left < 0:
-            raise OSError(self.code, os.strerror(self.code))
-
-    def write_some(self, fd: int, pieces: Sequence[Any], offset: int) -> int:
-        try:
-            self._count()
-        except OSError:
-            data = b"".join(map(bytes, pieces))
-            os.pwrite(fd, data[: len(data) // 2], offset)  # the disk is full half-way
-            raise
-        return Disk.write_some(self, fd, pieces, offset)
-
-
-@dataclass
-class _Content:
-    durable: bytes = b""
-    pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # None: truncate
-
-
-class ForgetfulDisk(Disk):
-    """Remembers what was synced; `power_cut` keeps that, and a random part of the rest."""
-
-    def __init__(self, seed: int) -> None:
-        self.choose = random.Random(seed)
-        self.names: dict[str, _Content] = {}
-        self.durable_names: dict[str, _Content] = {}
-        self.pending: list[Callable[[dict[str, _Content]], object]] = []
-        self.opened: dict[int, _Content] = {}
-        self.lock = threading.RLock()  # the power goes at one instant for all threads
-
-    def open(self, path: Path, *, create: bool = False) -> int:
-        with self.lock:
-            fd = super().open(path, create=create)
-            if create:
-                new = _Content()
-                self._change(lambda names: names.__setitem__(path.name, new))
-            self.opened[fd] = self.names[path.name]
-            return fd
-
-    def write_some(self, fd: int, pieces: Sequence[Any], offset: int) -> int:
-        with self.lock:
-            data = b"".join(map(bytes, pieces))
-            self.opened[fd].pending.append((offset, data))
-            return super().write_some(fd, [data], offset)
-
-    def truncate(self, fd: int, size: int) -> None:
-        with self.lock:
-            self.opened[fd].pending.append((size, None))
-            super().truncate(fd, size)
-
-    def sync(self, fd: int) -> None:
-        with self.lock:
-            content = self.opened[fd]
-            for change in content.pending:
-                content.durable = _changed(content.durable, *change)
-            content.pending = []
-
-    def rename(self, old: Path, new: Path) -> None:
-        with self.lock:
-            self._change(lambda names: names.__setitem__(new.name, names.pop(old.name)))
-            super().rename(old, new)
-
-    def remove(self, path: Path) -> None:
-        with self.lock:
-            self._change(lambda names: names.pop(path.name))
-            super().remove(path)
-
-    def sync_directory(self, path: Path) -> None:
-        with self.lock:
-            for change in self.pending:
-                change(self.durable_names)
-            self.pending = []
-
-    def power_cut(self, directory: Path) -> None:
-        """Put into a new directory what the disk holds when the power comes back."""
-        directory.mkdir()
-        with self.lock:
-            names = dict(self.durable_names)
-            for change in self.pending[: self.choose.randrange(len(self.pending) + 1)]:
-                change(names)
-            for name, content in names.items():
-                (directory / name).write_bytes(self._survives(content))
-
-    def _survives(self, content: _Content) -> bytes:
-        data = content.durable
-        for offset, piece in content.pending:
-            if piece is None:
-                data = _changed(data, offset, None)
-                continue
-            # Each sector reaches the disk by itself, in any order.
-            for start in range(offset // 512 * 512, offset + len(piece), 512):
-                if self.choose.random() < 0.7:
-                    low = max(start, offset)
-                    data = _changed(data, low, piece[low - offset : start + 512 - offset])
-        return data
-
-    def _change(self, change: Callable[[dict[str, _Content]], object]) -> None:
-        change(self.names)
-        self.pending.append(change)
-
-
-def _changed(data: bytes, offset: int, piece: bytes | None) -> bytes:
-    if piece is None:
-        return data[:offset]
-    data = data.ljust(offset, b"\0")
-    return data[:offset] + piece + data[offset + len(piece) :]
+def take(ledger: Ledger, seed: int, length: int) -> State:
+    for step in islice(steps(seed), length):
+        step(ledger)
+    return ledger.state
 
 
 def abandon(queue: Ledger | UpdateQueue) -> None:
@@ -326,3 +188,35 @@ def abandon(queue: Ledger | UpdateQueue) -> None:
     journal._compaction.wait()
     os.close(journal._segment._fd)
     journal._lock.release()
+
+
+def open_and_close(directory: Path, **options: Any) -> State:
+    ledger = open_ledger(directory, **options)
+    ledger.close()
+    return ledger.state
+
+
+def reopened(directory: Path) -> State:
+    """The state found by a process that dies right after looking at it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", JournalCutWarning)
+        ledger = open_ledger(directory, compact_after_bytes=SMALL)
+    abandon(ledger)
+    return ledger.state
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("journal-0*.log"))
+
+
+def records(path: Path) -> list[Record]:
+    with SegmentReader(path, FileKind.SEGMENT) as reader:
+        return list(reader)
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0xFF]))

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.upstream.store.ledger import Dead, DyingDisk, ForgetfulDisk, abandon
+from tests.upstream.store.failing_disks import Dead, DyingDisk, ForgetfulDisk
+from tests.upstream.store.ledger import abandon
 from upstream import open_queue
 from upstream.config import QueueConfig
 from upstream.errors import QueueFull, StoreError
