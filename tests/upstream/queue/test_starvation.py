@@ -169,6 +169,9 @@ def adversary(server: Server, rng: random.Random, rounds: int) -> None:
             server.arrive([name], [server.now])
             server.now += gap
             server.arrive([name], [server.now])
+        while server.waiting:  # nobody worked meanwhile: that wait is not the policy's
+            server.serve()
+        server.longest = dict.fromkeys(server.costs, 0.0)
     eager = rng.random()
     for _ in range(rounds):
         start = server.now
