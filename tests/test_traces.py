@@ -146,7 +146,7 @@ def test_us_equity_quotes(url: str, policy: str) -> None:
 @pytest.mark.parametrize("policy", ["whittle", "in-place"])
 def test_pge_outages(url: str, policy: str) -> None:
     """Bursts, deletes, keys that return after a delete, event times that run backward."""
-    outages = with_times_of_deletes(trace("pge_outages", 90_000))
+    outages = with_times_of_deletes(trace("pge_outages", 40_000))
     pair = Pair(url, policy=policy, forget_deleted_after_seconds=1e9)
     arrived = np.maximum.accumulate(seconds(outages["arrival_time"]))
     bursts = np.flatnonzero(np.diff(arrived, prepend=arrived[0] - 1))

@@ -90,7 +90,7 @@ BLOCK = np.dtype(
 )
 block_at = record_at(BLOCK)
 # Entries of an outgrown table that move over with each arriving row.
-MOVES_PER_ROW = 4
+MOVES_PER_ROW = 8
 
 
 @kernel

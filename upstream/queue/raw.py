@@ -108,7 +108,7 @@ class Region:
 
 def address_of(array: NDArray[Any]) -> int:
     """Where an array's data begin."""
-    return int(array.__array_interface__["data"][0])
+    return int(array.ctypes.data)
 
 
 def _loader(numba_type: types.Type) -> Any:
