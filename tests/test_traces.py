@@ -7,6 +7,7 @@ or have them in ../shared/data. Without them these tests are skipped.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,9 @@ def with_times_of_deletes(outages: pa.Table) -> pa.Table:
 class Pair:
     """A queue and an oracle that see the same calls."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str, policy: str) -> None:
         self.now = 0.0
+        self.policy = policy
         self.queue: BaseQueue = open_queue(
             url,
             key="key",
@@ -69,7 +71,8 @@ class Pair:
             delete_value="D",
             cost_seconds=0.01,
             clock=lambda: self.now,
-            **options,
+            policy=policy,
+            forget_deleted_after_seconds=1e9,
         )
         self.oracle = OracleQueue(
             ["key"], "event_time", delete_column="op", delete_value="D", cost=0.01
@@ -82,12 +85,12 @@ class Pair:
         receipt = self.queue.put_many(rows, arrived=arrived)
         assert receipt == (counts.accepted, counts.conflated, counts.superseded, 0)
 
-    def plan(self, limit: int, *, first_come: bool) -> Batch:
+    def plan(self, limit: int) -> Batch:
         batch = self.queue.plan(limit)
         rows = batch.to_pylist()
         keys = [(row["key"],) for row in rows]
-        if first_come:
-            line = sorted(self.oracle.waiting.values(), key=lambda u: (u.since, u.ticket))
+        if self.policy == "in-place":
+            line = sorted(self.oracle.waiting.values(), key=lambda unit: unit.ticket)
             assert keys == [unit.key for unit in line[:limit]]
         units = self.oracle.hand_out(batch.id, keys, self.now).units
         assert batch.since.tolist() == [unit.since for unit in units]
@@ -118,43 +121,43 @@ class Pair:
         assert snapshot.staleness_max == pytest.approx(max(stale))
 
 
-@pytest.fixture(params=["memory", "journal"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory:" if request.param == "memory" else f"journal:{tmp_path}"
+@pytest.fixture(params=[("memory", "whittle"), ("memory", "in-place"), ("journal", "whittle")])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+    store, policy = request.param
+    url = "memory:" if store == "memory" else f"journal:{tmp_path}"
+    pair = Pair(url, policy)
+    yield pair
+    pair.queue.close()
 
 
-@pytest.mark.parametrize("policy", ["whittle", "in-place"])
-def test_us_equity_quotes(url: str, policy: str) -> None:
+def test_us_equity_quotes(pair: Pair) -> None:
     """Few keys, very hot: what waits is nearly always overwritten before its turn."""
     quotes = trace("us_equity_quotes", 60_000)
-    pair = Pair(url, policy=policy)
     arrived = np.maximum.accumulate(seconds(quotes["event_time"]))
     for start in range(0, quotes.num_rows, 500):
         part = slice(start, start + 500)
         pair.put(quotes.slice(start, 500), arrived[part])
-        batch = pair.plan(7, first_come=policy == "in-place")
+        batch = pair.plan(7)
         if start % 1500:
             pair.commit(batch)
     pair.compare()
     for batch_id in pair.queue.planned():
         pair.commit(pair.queue.batch(batch_id))
-    pair.commit(pair.plan(100, first_come=True))
+    pair.commit(pair.plan(100))
     pair.compare()
     assert pair.queue.snapshot().staleness_max == 0
 
 
-@pytest.mark.parametrize("policy", ["whittle", "in-place"])
-def test_pge_outages(url: str, policy: str) -> None:
+def test_pge_outages(pair: Pair) -> None:
     """Bursts, deletes, keys that return after a delete, event times that run backward."""
     outages = with_times_of_deletes(trace("pge_outages", 40_000))
-    pair = Pair(url, policy=policy, forget_deleted_after_seconds=1e9)
     arrived = np.maximum.accumulate(seconds(outages["arrival_time"]))
     bursts = np.flatnonzero(np.diff(arrived, prepend=arrived[0] - 1))
     for start, end in zip(bursts, [*bursts[1:], len(arrived)], strict=True):
         pair.put(outages.slice(start, end - start), arrived[start:end])
-        pair.commit(pair.plan(60, first_come=policy == "in-place"))
+        pair.commit(pair.plan(60))
     pair.compare()
     assert pair.oracle.counts.superseded > 0
     assert any(u.is_delete for updates in pair.oracle.history.values() for u in updates)
-    pair.commit(pair.plan(100_000, first_come=True))
+    pair.commit(pair.plan(100_000))
     pair.compare()

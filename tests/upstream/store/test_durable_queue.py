@@ -130,7 +130,7 @@ def course(columns: str, **options: Any) -> list[dict[str, Any]]:
     return states
 
 
-@pytest.mark.parametrize("columns", ["flat", "nested"])
+@pytest.mark.parametrize("columns", ["flat", pytest.param("nested", marks=pytest.mark.slow)])
 def test_dying_at_any_call_to_the_disk(tmp_path: Path, columns: str) -> None:
     expected = course(columns)
     at, done = 0, 0
