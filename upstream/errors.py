@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = [
     "ConfigError",
     "InputError",
+    "MergeWarning",
     "QueueClosed",
     "QueueFull",
     "SchemaError",
@@ -45,6 +46,10 @@ class QueueFull(UpstreamError):
     def __init__(self, message: str, accepted: int = 0) -> None:
         super().__init__(message)
         self.accepted = accepted
+
+
+class MergeWarning(UserWarning):
+    """A merge function of the user's failed; the newer values were kept."""
 
 
 class QueueClosed(UpstreamError):

@@ -57,6 +57,8 @@ class BatchContent(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    def pylist(self) -> list[dict[str, Any]]: ...
+
     def to_parts(self) -> tuple[dict[str, Any], list[Any]]: ...
 
 
@@ -87,7 +89,7 @@ class Batch:
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """The units as dictionaries."""
-        return self.content.arrow.to_pylist()  # type: ignore[no-any-return]  # untyped library
+        return self.content.pylist()
 
     @property
     def since(self) -> NDArray[np.float64]:

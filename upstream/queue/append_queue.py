@@ -265,8 +265,7 @@ class AppendQueue(BaseQueue):
     def _answer(self, planned: Planned, at: float) -> None:
         content = _content(planned)
         self.ledger.answer(content.chunk.numbers, at)
-        classes = np.zeros(len(content), np.uint8)
-        self.monitor.processed(planned.batch.planned_at, at, classes)
+        self.monitor.processed(planned.batch.planned_at, at, len(content))
 
     def _forget_batch(self, planned: Planned, now: float) -> None:
         self._batch_bytes -= _content(planned).nbytes

@@ -84,6 +84,10 @@ class AppendRows:
         columns.append(pa.array(since).cast(schema.field(-1).type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
+    def pylist(self) -> list[dict[str, Any]]:
+        """The updates as dictionaries."""
+        return self.arrow.to_pylist()  # type: ignore[no-any-return]  # untyped library
+
     def to_parts(self) -> tuple[dict[str, Any], list[Any]]:
         """The number of rows says it all: they are the first in line."""
         return {}, [np.array([len(self)], np.int64).tobytes()]

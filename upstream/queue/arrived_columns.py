@@ -8,12 +8,14 @@ associative, n values of one key need log2(n) calls, not n.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from upstream.errors import MergeWarning
 from upstream.queue.arrived_values import ArrivedValues, read_references, write_references
 from upstream.queue.departures import BACK_IN_LINE, UNDER_NEWER
 from upstream.queue.frozen import FrozenRows
@@ -214,7 +216,20 @@ class ArrivedColumns:
 
 
 def _call(function: MergeFunction, held: pa.Array, arrived: pa.Array) -> pa.Array:
-    merged = function(held, arrived)
-    if isinstance(merged, pa.ChunkedArray):
-        merged = merged.combine_chunks()
-    return merged if merged.type == held.type else merged.cast(held.type)
+    """What the function makes of pairs of values; where it fails, the newer values stand."""
+    try:
+        merged = function(held, arrived)
+        if isinstance(merged, pa.ChunkedArray):
+            merged = merged.combine_chunks()
+        merged = merged if merged.type == held.type else merged.cast(held.type)
+        if len(merged) != len(held):
+            raise ValueError(f"{len(merged)} values came back for {len(held)} pairs")
+    except Exception as error:  # the updates are accepted already: nothing may be lost
+        warnings.warn(
+            f"a merge function failed ({type(error).__name__}: {error}): of the {len(held):,} "
+            f"pairs that it was asked to merge, the newer value was kept",
+            MergeWarning,
+            stacklevel=2,
+        )
+        return arrived
+    return merged

@@ -59,6 +59,7 @@ class BaseQueue(ABC):
         self._lock = threading.RLock()
         self._room = threading.Condition(self._lock)
         self._closed = False
+        self._closed_because = ""
         self._now = float(clock())
         self._batches: SortedDict = SortedDict()
         self._next_batch = 1
@@ -136,6 +137,10 @@ class BaseQueue(ABC):
         """Make room without losing anything; whether there is hope that it helped."""
         return False
 
+    def _tidy(self, now: float) -> None:
+        """Let go of what has become old."""
+        return
+
     # ---- arrive
 
     @property
@@ -202,10 +207,14 @@ class BaseQueue(ABC):
             if part is not None:
                 self._now = now = max(now, float(part[-1]))
             self._check(rest)
-            self.log.put(rest, part, now)
-            self._start_measuring(part, now)
             counts = self._counts()
-            taken = self._take(rest, part, now)
+            self.log.put(rest, part, now)
+            try:
+                self._start_measuring(part, now)
+                taken = self._take(rest, part, now)
+            except BaseException:
+                self._break_off()
+                raise
             _, _, conflated, superseded, shed = map(operator.sub, self._counts(), counts)
             yield Receipt(taken, conflated, superseded, shed)
             done += taken
@@ -276,19 +285,24 @@ class BaseQueue(ABC):
         most = self._limit(limit)
         with self._lock:
             self._check_open()
-            if not self.waiting:
-                return Batch(0, self._read_clock(), _NOTHING)
             now = self._read_clock()
-            batch = Batch(self._next_batch, now, self._choose(min(most, self.waiting), now))
-            planned = Planned(batch)
+            self._tidy(now)
+            if not self.waiting:
+                return Batch(0, now, _NOTHING)
             try:
-                self.log.planned(batch)
-            except BaseException:
-                self._return(planned, now)
+                batch = Batch(self._next_batch, now, self._choose(min(most, self.waiting), now))
+                planned = Planned(batch)
+                try:
+                    self.log.planned(batch)
+                except Exception:  # the store refused
+                    self._return(planned, now)
+                    raise
+                self._batches[batch.id] = planned
+                self._next_batch += 1
+                self.monitor.handed_out(len(batch), now)
+            except (KeyboardInterrupt, SystemExit, MemoryError):
+                self._break_off()
                 raise
-            self._batches[batch.id] = planned
-            self._next_batch += 1
-            self.monitor.handed_out(len(batch), now)
             self._room.notify_all()
         self.log.sync()
         return batch
@@ -347,7 +361,11 @@ class BaseQueue(ABC):
             if kind == "delivered" and planned.delivered:
                 return
             self.log.settled(kind, batch_id, when)
-            self._apply(kind, planned, when)
+            try:
+                self._apply(kind, planned, when)
+            except BaseException:
+                self._break_off()
+                raise
             self._room.notify_all()
             if kind == "given back":
                 self._tell_listeners()
@@ -495,9 +513,19 @@ class BaseQueue(ABC):
     ) -> None:
         self.close()
 
+    def _break_off(self) -> None:
+        """A call was interrupted half way: what is in memory is no longer to be trusted.
+
+        What is durable is whole, for a call is logged before it is carried out.
+        """
+        self._closed_because = " after a call that was interrupted half way"
+        self.close()
+
     def _check_open(self) -> None:
         if self._closed:
-            raise QueueClosed("the queue is closed: open it again with open_queue")
+            raise QueueClosed(
+                f"the queue is closed{self._closed_because}: open it again with open_queue"
+            )
 
     def _read_clock(self) -> float:
         """The time; it never runs backward."""
@@ -536,6 +564,9 @@ class _Nothing:
 
     def __len__(self) -> int:
         return 0
+
+    def pylist(self) -> list[dict[str, Any]]:
+        return []
 
     def to_parts(self) -> tuple[dict[str, Any], list[Any]]:
         return {}, []

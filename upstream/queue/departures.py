@@ -59,7 +59,9 @@ __all__ = [
     "drop",
     "freeze",
     "frozen_bytes",
+    "in_flight_twice",
     "return_all",
+    "unit_at",
 ]
 
 UNIT = np.dtype(
@@ -182,13 +184,24 @@ def _let_go(queue: Any, pool: Any, record: Any, now: float) -> None:
 
 
 @kernel
+def in_flight_twice(queue_address: int, frozen: int, stride: int, count: int) -> bool:
+    """Whether another unit of some key of the batch is in flight too."""
+    table = table_at(queue_at(queue_address).table)
+    for i in range(count):
+        if key_at(table.keys + i64(unit_at(frozen + i * stride).slot) * KEY_BYTES).in_flight > 1:
+            return True
+    return False
+
+
+@kernel
 def answer_all(
     queue_address: int, frozen: int, stride: int, count: int, at: float, others: int
 ) -> None:
     """The results of a batch are out.
 
     `others` is the address of one float per unit: the earliest first enqueue among units of
-    the same key that are newer and still in flight, NaN if there are none.
+    the same key that are newer and still in flight, NaN if there are none; 0 if there are
+    none at all.
     """
     queue = queue_at(queue_address)
     table = table_at(queue.table)
@@ -201,7 +214,7 @@ def answer_all(
         if unit.ticket <= record.answered:
             continue  # a newer answer is out already
         record.answered = unit.ticket
-        newer = load_f64(others + i * 8)
+        newer = np.nan if others == 0 else load_f64(others + i * 8)
         if np.isnan(newer):
             newer = record.since
         fall(totals, record.stale_since, newer, at)

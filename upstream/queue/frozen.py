@@ -1,7 +1,7 @@
 """Frozen rows: what a batch of the update queue is made of, and how it becomes Arrow.
 
-Freezing copies rows; turning them into columns waits until somebody asks, so that a
-caller who takes one unit at a time does not pay for Arrow.
+Freezing copies rows; turning them into columns waits until somebody asks. A caller who
+takes one unit at a time does not pay for Arrow: see `upstream.queue.row_reader`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from upstream.queue.departures import UNIT, UNIT_BYTES_FROZEN
-from upstream.queue.layout import Layout
+from upstream.queue.departures import UNIT, UNIT_BYTES_FROZEN, unit_at
+from upstream.queue.layout import BOOKKEEPING, Layout
 from upstream.queue.raw import (
     address_of,
+    clear,
     copy,
+    copy_short,
     i64,
+    inlined,
     kernel,
     load_i64,
+    load_u8,
     load_u32,
+    record_at,
     store_i32,
     store_i64,
     store_u8,
@@ -34,6 +39,8 @@ from upstream.queue.rows import (
     FIXED,
     INLINE_TEXT_BYTES,
     LARGE_TEXT,
+    LAST,
+    TEXT,
     column_at,
     held_null,
 )
@@ -41,58 +48,109 @@ from upstream.queue.rows import (
 __all__ = ["FrozenRows", "key_texts", "keys_to_arrow"]
 
 
-@kernel
-def _fixed_column(
-    rows: int, stride: int, count: int, place: int, width: int, bit: int, out: int, valid: int
-) -> int:
-    """Copy one fixed-width value per row; answers how many are null."""
-    nulls = 0
-    for i in range(count):
-        row = rows + i * stride
-        copy(out + i * width, row + place, width)
-        if held_null(row, bit):
-            store_u8(valid + i, np.uint8(0))
-            nulls += 1
-        else:
-            store_u8(valid + i, np.uint8(1))
-    return nulls
+OUT = np.dtype(
+    [
+        ("nulls", "i8"),
+        ("text_bytes", "i8"),
+        # Addresses
+        ("validity", "i8"),  # 0: nothing is null
+        ("values", "i8"),  # or the offsets of text
+        ("text", "i8"),
+    ]
+)
+OUT_BYTES = OUT.itemsize
+out_at = record_at(OUT)
 
 
 @kernel
-def _text_offsets(
-    rows: int, stride: int, count: int, place: int, bit: int, large: bool, out: int, valid: int
-) -> int:
-    """Write the offsets of one text per row; answers the bytes of all of them."""
+def _measure(
+    columns: int, column_count: int, rows: int, stride: int, count: int, outs: int
+) -> None:
+    """Per column, how many values are null and how long the texts are altogether."""
+    for j in range(column_count):
+        column = column_at(columns + j * COLUMN_BYTES)
+        out = out_at(outs + j * OUT_BYTES)
+        text = column.kind == TEXT or column.kind == LARGE_TEXT
+        if not text and column.held_nulls == 0 and column.merge == LAST:
+            continue
+        bit, place = i64(column.bit), i64(column.place)
+        for i in range(count):
+            row = rows + i * stride
+            if held_null(row, bit):
+                out.nulls += 1
+            elif text:
+                out.text_bytes += i64(load_u32(row + place))
+
+
+@kernel
+def _write(
+    columns: int, column_count: int, rows: int, stride: int, count: int, heap: int, outs: int
+) -> None:
+    """Turn rows into columns, each in the place that was made for it."""
+    for j in range(column_count):
+        column = column_at(columns + j * COLUMN_BYTES)
+        out = out_at(outs + j * OUT_BYTES)
+        bit, first = i64(column.bit), rows + i64(column.place)
+        if out.validity != 0:
+            clear(out.validity, (count + 7) // 8)
+            for i in range(count):
+                if not held_null(rows + i * stride, bit):
+                    _set_bit(out.validity, i)
+        if column.kind == BOOLEAN:
+            clear(out.values, (count + 7) // 8)
+            for i in range(count):
+                if load_u8(first + i * stride) != 0:
+                    _set_bit(out.values, i)
+        elif column.kind == FIXED and column.width == 8:
+            for i in range(count):
+                store_i64(out.values + i * 8, load_i64(first + i * stride))
+        elif column.kind == FIXED:
+            width = i64(column.width)
+            for i in range(count):
+                copy(out.values + i * width, first + i * stride, width)
+        elif column.kind != ARRIVED:
+            _write_texts(column, out, rows, stride, count, heap)
+
+
+@inlined
+def _set_bit(bitmap: int, at: int) -> None:
+    address = bitmap + (at >> 3)
+    store_u8(address, load_u8(address) | np.uint8(1 << (at & 7)))
+
+
+@kernel
+def _write_texts(column: Any, out: Any, rows: int, stride: int, count: int, heap: int) -> None:
+    bit, place = i64(column.bit), i64(column.place)
+    large = column.kind == LARGE_TEXT
     total = 0
     for i in range(count):
         row = rows + i * stride
-        if large:
-            store_i64(out + i * 8, total)
-        else:
-            store_i32(out + i * 4, np.int32(total))
-        null = held_null(row, bit)
-        store_u8(valid + i, np.uint8(0 if null else 1))
-        if not null:
-            total += i64(load_u32(row + place))
-    if large:
-        store_i64(out + count * 8, total)
-    else:
-        store_i32(out + count * 4, np.int32(total))
-    return total
-
-
-@kernel
-def _texts(rows: int, stride: int, count: int, place: int, bit: int, heap: int, out: int) -> None:
-    for i in range(count):
-        row = rows + i * stride
+        _write_offset(out, i, total, large)
         if held_null(row, bit):
             continue
         length = i64(load_u32(row + place))
         if length > INLINE_TEXT_BYTES:
-            copy(out, heap + load_i64(row + place + 8), length)
+            copy(out.text + total, heap + load_i64(row + place + 8), length)
         else:
-            copy(out, row + place + 4, length)
-        out += length
+            copy_short(out.text + total, row + place + 4, length)
+        total += length
+    _write_offset(out, count, total, large)
+
+
+@inlined
+def _write_offset(out: Any, at: int, offset: int, large: bool) -> None:
+    if large:
+        store_i64(out.values + at * 8, offset)
+    else:
+        store_i32(out.values + at * 4, np.int32(offset))
+
+
+@kernel
+def _write_bookkeeping(units: int, stride: int, count: int, updates: int, since: int) -> None:
+    for i in range(count):
+        unit = unit_at(units + i * stride)
+        store_i64(updates + i * 8, i64(unit.updates))
+        store_i64(since + i * 8, i64(np.rint(unit.since * 1e6)))
 
 
 @kernel
@@ -154,22 +212,23 @@ def _key_values(
 
 def keys_to_arrow(
     layout: Layout,
-    keys: NDArray[np.uint8],
+    keys: pa.Buffer,
     starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
+    lengths: NDArray[Any],
 ) -> list[pa.Array]:
     """The key columns of keys whose bytes begin at `starts`."""
-    starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
+    starts = np.ascontiguousarray(starts)
+    lengths = lengths.astype(np.int64)
     count = len(starts)
     arrays = []
     for number, name in enumerate(layout.key_names):
         data_type = layout.schema.field(name).type
         column = layout.key_columns[number]
         where = (
-            address_of(layout.key_columns),
+            layout.key_columns_address,
             len(layout.key_names),
             number,
-            address_of(keys),
+            keys.address,
             address_of(starts),
             address_of(lengths),
             count,
@@ -177,7 +236,9 @@ def keys_to_arrow(
         if column["kind"] in (FIXED, BOOLEAN):
             values = np.empty(count * int(column["width"]), np.uint8)
             _key_values(*where, address_of(values))
-            arrays.append(_fixed_array(data_type, values, count, None))
+            if column["kind"] == BOOLEAN:
+                values = np.packbits(values, bitorder="little")
+            buffers = [None, pa.py_buffer(values)]
         else:
             offsets = np.empty(count + 1, np.int64)
             _key_offsets(*where, address_of(offsets))
@@ -186,7 +247,7 @@ def keys_to_arrow(
             if column["kind"] != LARGE_TEXT:
                 offsets = offsets.astype(np.int32)
             buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
-            arrays.append(pa.Array.from_buffers(data_type, count, buffers))
+        arrays.append(pa.Array.from_buffers(data_type, count, buffers))
     return arrays
 
 
@@ -202,26 +263,21 @@ def key_texts(columns: list[pa.Array]) -> pa.Array:
     return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, "|")
 
 
-def _bitmap(valid: NDArray[np.uint8]) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _fixed_array(
-    data_type: pa.DataType, values: NDArray[np.uint8], count: int, validity: pa.Buffer | None
-) -> pa.Array:
-    if pa.types.is_boolean(data_type):
-        values = np.packbits(values, bitorder="little")
-    return pa.Array.from_buffers(data_type, count, [validity, pa.py_buffer(values)])
+# So few units are read one by one; Arrow would cost more than the reading.
+FEW_UNITS = 16
 
 
 class FrozenRows:
-    """The units of one batch: immutable, two buffers and the arrived values."""
+    """The units of one batch: immutable, two buffers and the arrived values.
+
+    A frozen row is a UNIT and the row itself; `heap` has the keys and the long texts.
+    """
 
     def __init__(
         self,
         layout: Layout,
-        rows: NDArray[np.uint8],
-        heap: NDArray[np.uint8],
+        rows: pa.Buffer,
+        heap: pa.Buffer,
         arrived_values: dict[str, pa.Array],
     ) -> None:
         self._layout = layout
@@ -229,7 +285,7 @@ class FrozenRows:
         self.rows = rows
         self.heap = heap
         self.arrived_values = arrived_values
-        self.count = len(rows) // self.stride
+        self.count = rows.size // self.stride
 
     def __len__(self) -> int:
         return self.count
@@ -237,19 +293,17 @@ class FrozenRows:
     @cached_property
     def units(self) -> NDArray[Any]:
         """The UNIT records."""
-        strided = np.lib.stride_tricks.as_strided(
-            self.rows, (self.count, UNIT_BYTES_FROZEN), (self.stride, 1)
-        )
-        return np.ascontiguousarray(strided).view(UNIT).reshape(self.count)
+        whole = np.frombuffer(self.rows, np.uint8).reshape(self.count, self.stride)
+        units = np.ascontiguousarray(whole[:, :UNIT_BYTES_FROZEN])
+        return units.view(UNIT).reshape(self.count)
 
     @property
     def nbytes(self) -> int:
         """The memory that the batch holds."""
-        return (
-            self.rows.nbytes
-            + self.heap.nbytes
-            + sum(values.nbytes for values in self.arrived_values.values())
-        )
+        size: int = self.rows.size + self.heap.size
+        for values in self.arrived_values.values():
+            size += values.nbytes
+        return size
 
     @property
     def since(self) -> NDArray[np.float64]:
@@ -267,41 +321,59 @@ class FrozenRows:
     def arrow(self) -> pa.RecordBatch:
         """The units as columns: the stream's own, then the bookkeeping."""
         layout, units = self._layout, self.units
-        keys = keys_to_arrow(
-            layout, self.heap, units["key_start"], units["key_length"].astype(np.int64)
-        )
+        keys = keys_to_arrow(layout, self.heap, units["key_start"], units["key_length"])
         columns = dict(zip(layout.key_names, keys, strict=True))
-        for i, name in enumerate(layout.value_names):
-            columns[name] = self._column(layout.columns[i], name)
-        since = np.rint(units["since"] * 1e6).astype(np.int64)
+        columns.update(zip(layout.value_names, self._value_columns(), strict=True))
         arrays = [columns[name] for name in layout.schema.names]
-        arrays.append(pa.array(self.updates))
-        arrays.append(pa.array(since).cast(layout.output_schema.field(-1).type))
+        arrays += self._bookkeeping()
         return pa.RecordBatch.from_arrays(arrays, schema=layout.output_schema)
 
-    def _column(self, column: Any, name: str) -> pa.Array:
-        data_type = self._layout.schema.field(name).type
-        if column["kind"] == ARRIVED:
-            return self.arrived_values[name]
-        count, place, bit = self.count, int(column["place"]), int(column["bit"])
-        rows = address_of(self.rows) + UNIT_BYTES_FROZEN
-        valid = np.empty(count, np.uint8)
-        if column["kind"] in (FIXED, BOOLEAN):
-            width = int(column["width"])
-            values = np.empty(count * width, np.uint8)
-            nulls = _fixed_column(
-                rows, self.stride, count, place, width, bit, address_of(values), address_of(valid)
-            )
-            return _fixed_array(data_type, values, count, _bitmap(valid) if nulls else None)
-        large = bool(column["kind"] == LARGE_TEXT)
-        offsets = np.empty(count + 1, np.int64 if large else np.int32)
-        where = (rows, self.stride, count, place, bit)
-        size = _text_offsets(*where, large, address_of(offsets), address_of(valid))
-        text = np.empty(size, np.uint8)
-        _texts(*where, address_of(self.heap), address_of(text))
-        validity = None if valid.all() else _bitmap(valid)
-        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(text)]
-        return pa.Array.from_buffers(data_type, count, buffers)
+    def _value_columns(self) -> list[pa.Array]:
+        layout, count = self._layout, self.count
+        columns = layout.value_columns
+        outs = np.zeros(len(columns), OUT)
+        where = (
+            layout.columns_address,
+            len(columns),
+            self.rows.address + UNIT_BYTES_FROZEN,
+            self.stride,
+            count,
+        )
+        _measure(*where, address_of(outs))
+        made: list[list[pa.Buffer | None]] = []
+        for column, out in zip(columns, outs, strict=True):
+            if column.kind == ARRIVED:
+                made.append([])
+                continue
+            nulls, text_bytes = int(out["nulls"]), int(out["text_bytes"])
+            buffers = [pa.allocate_buffer((count + 7) // 8) if nulls else None]
+            buffers += [pa.allocate_buffer(size) for size in column.sizes(count, text_bytes)]
+            for name, buffer in zip(("validity", "values", "text"), buffers, strict=False):
+                out[name] = buffer.address if buffer is not None else 0
+            made.append(buffers)
+        _write(*where, self.heap.address, address_of(outs))
+        return [
+            pa.Array.from_buffers(column.type, count, buffers)
+            if buffers
+            else self.arrived_values[column.name]
+            for column, buffers in zip(columns, made, strict=True)
+        ]
+
+    def _bookkeeping(self) -> list[pa.Array]:
+        count = self.count
+        updates, since = pa.allocate_buffer(count * 8), pa.allocate_buffer(count * 8)
+        _write_bookkeeping(self.rows.address, self.stride, count, updates.address, since.address)
+        return [
+            pa.Array.from_buffers(field.type, count, [None, buffer])
+            for field, buffer in zip(BOOKKEEPING, (updates, since), strict=True)
+        ]
+
+    def pylist(self) -> list[dict[str, Any]]:
+        """The units as dictionaries."""
+        reader = self._layout.row_reader
+        if reader is None or self.count > FEW_UNITS or "arrow" in self.__dict__:
+            return self.arrow.to_pylist()
+        return [reader.read(self.rows, self.heap, i * self.stride) for i in range(self.count)]
 
     def to_parts(self) -> tuple[dict[str, Any], list[Any]]:
         """The batch as buffers, to be taken in by `from_parts`."""
@@ -316,8 +388,7 @@ class FrozenRows:
 
     @classmethod
     def from_parts(cls, layout: Layout, buffers: list[Any]) -> FrozenRows:
-        rows = np.frombuffer(buffers[0], np.uint8)
-        heap = np.frombuffer(buffers[1], np.uint8)
+        rows, heap = map(pa.py_buffer, buffers[:2])
         arrived: dict[str, pa.Array] = {}
         if len(buffers) > 2:
             table = pa.ipc.open_stream(pa.py_buffer(buffers[2])).read_all()

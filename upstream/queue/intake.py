@@ -17,6 +17,8 @@ __all__ = ["conforming", "row_of"]
 # Chunks of a table smaller than this are joined before they are taken.
 SMALL_CHUNK_ROWS = 1000
 
+_MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError)
+
 
 def conforming(updates: Any, layout: Layout | None) -> list[pa.RecordBatch]:
     """Batches with exactly the columns of the layout, if there is one yet."""
@@ -67,16 +69,19 @@ def row_of(
             f"the update {what}: the queue has {', '.join(map(repr, schema.names))}, the update "
             f"{', '.join(map(repr, update)) or 'nothing'}"
         )
-    arrays = []
-    for field in schema:
-        try:
-            arrays.append(pa.array([update[field.name]], field.type))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError) as error:
-            raise InputError(
-                f"column {field.name!r} takes {field.type}, but {update[field.name]!r:.80} came: "
-                f"{error}"
-            ) from error
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    try:
+        # One call for all columns takes half the time of one call for each.
+        return pa.RecordBatch.from_struct_array(pa.array([dict(update)], pa.struct(schema)))
+    except _MISFITS as misfit:
+        for field in schema:
+            try:
+                pa.array([update[field.name]], field.type)
+            except _MISFITS as error:
+                raise InputError(
+                    f"column {field.name!r} takes {field.type}, but "
+                    f"{update[field.name]!r:.80} came: {error}"
+                ) from error
+        raise InputError(f"the update does not fit the columns of the queue: {misfit}") from misfit
 
 
 def _as_mapping(update: Update, config: QueueConfig) -> dict[str, Any]:

@@ -96,6 +96,7 @@ SCHEDULER = np.dtype(
     ]
 )
 
+WAITING = list(SCHEDULER.names or ()).index("waiting")
 scheduler_at = record_at(SCHEDULER)
 class_at = record_at(CLASS)
 
@@ -404,6 +405,8 @@ class KeyScheduler:
         self.state = np.zeros(1, SCHEDULER)
         self.state["next_ticket"] = 1
         self.state["alpha"] = alpha
+        self.address = address_of(self.state)  # where the kernels find the scheduler
+        self._integers = self.state.view(np.int64).data
         self._place(table_address)
 
     def _place(self, table_address: int) -> None:
@@ -420,13 +423,8 @@ class KeyScheduler:
         state["uses_weight"] = self.policy.uses_weight
         state["uses_cost"] = self.policy.uses_cost
 
-    @property
-    def address(self) -> int:
-        """Where the kernels find the scheduler."""
-        return address_of(self.state)
-
     def __len__(self) -> int:
-        return int(self.state["waiting"][0])
+        return self._integers[WAITING]
 
     @property
     def memory_bytes(self) -> int:

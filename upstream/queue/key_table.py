@@ -19,6 +19,7 @@ import os
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from upstream.queue.memory_manager import (
@@ -123,6 +124,8 @@ TABLE = np.dtype(
         ("seed", "u8"),
     ]
 )
+
+TOP = list(TABLE.names or ()).index("top")
 
 key_at = record_at(KEY)
 table_at = record_at(TABLE)
@@ -359,6 +362,8 @@ class KeyTable:
         self._entries = np.zeros(1024, np.uint64)
         self._old_entries: NDArray[np.uint64] | None = None
         self.table = np.zeros(1, TABLE)
+        self.address = address_of(self.table)  # where the kernels find the table
+        self._integers = self.table.view(np.int64).data
         self.table["seed"] = int.from_bytes(os.urandom(8), "little") if seed is None else seed
         self.table["top"] = 1
         self._place()
@@ -374,11 +379,6 @@ class KeyTable:
         self.table["entries"] = address_of(self._entries)
         self.table["mask"] = len(self._entries) - 1
 
-    @property
-    def address(self) -> int:
-        """Where the kernels find the table."""
-        return address_of(self.table)
-
     def __len__(self) -> int:
         return int(self.table["known"][0])
 
@@ -390,12 +390,12 @@ class KeyTable:
 
     def records(self) -> NDArray[Any]:
         """All records, by slot, shared with the kernels; those without the flag KNOWN are free."""
-        return self._region.array(KEY, int(self.table["top"][0]))
+        return self._region.array(KEY, self._integers[TOP])
 
     @property
     def record_bytes(self) -> int:
         """Bytes of the records, free ones included."""
-        return int(self.table["top"][0]) * KEY_BYTES
+        return self._integers[TOP] * KEY_BYTES
 
     @property
     def moving(self) -> bool:
@@ -419,19 +419,19 @@ class KeyTable:
 
     def read(
         self, memory: MemoryManager, slots: NDArray[Any]
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    ) -> tuple[pa.Buffer, NDArray[np.int64], NDArray[np.int64]]:
         """The bytes of keys one after the other, where each begins, and its length."""
         slots = np.ascontiguousarray(slots, np.int64)
         lengths = self.records()["key_length"][slots].astype(np.int64)
         starts = np.cumsum(lengths) - lengths
-        keys = np.empty(int(lengths.sum()) + 1, np.uint8)
+        keys = pa.allocate_buffer(int(lengths.sum()))
         _read_keys(
             self.address,
             memory.address,
             address_of(slots),
             len(slots),
             address_of(starts),
-            address_of(keys),
+            keys.address,
         )
         return keys, starts, lengths
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import struct
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from upstream.config import QueueConfig
 from upstream.errors import ConfigError, InputError, SchemaError
 from upstream.queue import rows
 from upstream.queue.raw import address_of
+from upstream.queue.row_reader import RowReader
 
 __all__ = ["UPDATES_COLUMN", "WAITING_SINCE_COLUMN", "Layout", "plain_type"]
 
@@ -119,6 +120,23 @@ def _kind(data_type: pa.DataType) -> int:
     return rows.FIXED if fixed else rows.ARRIVED
 
 
+class ValueColumn(NamedTuple):
+    """A column that is not part of the key, as it is handed out."""
+
+    name: str
+    type: pa.DataType
+    kind: int
+    width: int
+
+    def sizes(self, count: int, text_bytes: int) -> tuple[int, ...]:
+        """Bytes of the Arrow buffers behind the bitmap, for so many values."""
+        if self.kind == rows.BOOLEAN:
+            return ((count + 7) // 8,)
+        if self.kind == rows.FIXED:
+            return (count * self.width,)
+        return ((count + 1) * (8 if self.kind == rows.LARGE_TEXT else 4), text_bytes)
+
+
 class Layout:
     """How the columns of one stream are read, kept and handed out."""
 
@@ -139,6 +157,9 @@ class Layout:
         self.time = self._time_column()
         self.weight = self._weight_column()
         self.delete, self.delete_bytes = self._delete_column()
+        self.columns_address = address_of(self.columns)
+        self.key_columns_address = address_of(self.key_columns)
+        self.row_reader = RowReader.of(self)
 
     # ---- what the kernels are told
 
@@ -173,6 +194,12 @@ class Layout:
         self.has_text = bool(np.isin(kinds, [rows.TEXT, rows.LARGE_TEXT]).any())
         self.arrived_names = [
             name for name, kind in zip(self.value_names, kinds, strict=True) if kind == rows.ARRIVED
+        ]
+        self.value_columns = [
+            ValueColumn(name, self.schema.field(name).type, int(kind), int(width))
+            for name, kind, width in zip(
+                self.value_names, kinds, self.columns["width"][: len(kinds)], strict=True
+            )
         ]
         self.arrived_places = {
             name: int(self.columns[self.value_names.index(name)]["place"])
@@ -344,9 +371,9 @@ class Layout:
     def addresses(self) -> dict[str, int]:
         """What the kernels are told of the layout."""
         return {
-            "columns": address_of(self.columns),
+            "columns": self.columns_address,
             "column_count": len(self.value_names),
-            "key_columns": address_of(self.key_columns),
+            "key_columns": self.key_columns_address,
             "key_count": len(self.key_names),
             "row_bytes": self.row_bytes,
             "has_text": self.has_text,

@@ -52,10 +52,15 @@ POOL = np.dtype(
         ("top", "i8"),  # pages below were used at least once; page 0 never is
         ("used_pages", "i8"),
         ("free_pages", "i8"),  # pages below `top` that hold nothing
+        ("idle_pages", "i8"),  # those of them that the operating system still holds
         ("free_head", "i8"),
         ("other_bytes", "i8"),
         ("limit_bytes", "i8"),
     ]
+)
+
+USED_PAGES, IDLE_PAGES, OTHER_BYTES = (
+    list(POOL.names or ()).index(name) for name in ("used_pages", "idle_pages", "other_bytes")
 )
 
 PAGE = np.dtype(
@@ -140,6 +145,7 @@ def _take_pages(pool: Any, count: int) -> int:
             following = _unlink(pool, number)
             if pool.free_head == number:
                 pool.free_head = following
+            pool.idle_pages -= i64(_page(pool, number).touched)
         pool.free_pages -= count
     else:
         if pool.top + count > pool.reserved:
@@ -163,6 +169,7 @@ def _return_pages(pool: Any, first: int, count: int) -> None:
         _push(pool, pool.free_head, number)
         pool.free_head = number
     pool.free_pages += count
+    pool.idle_pages += count
     pool.used_pages -= count
 
 
@@ -249,6 +256,8 @@ class MemoryManager:
         self._reserve(min(2 * (limit_bytes // PAGE_BYTES) + 16, MOST_PAGES))
         self._partial = np.zeros(LARGEST_SHARED + 1, np.uint32)
         self.pool = np.zeros(1, POOL)
+        self.address = address_of(self.pool)  # where the kernels find the pool
+        self._integers = self.pool.view(np.int64).data
         self._place()
         self.pool["top"] = 1
         self.pool["limit_bytes"] = limit_bytes
@@ -263,11 +272,6 @@ class MemoryManager:
         self.pool["pages"] = self._page_region.address
         self.pool["partial"] = address_of(self._partial)
         self.pool["reserved"] = self._reserved
-
-    @property
-    def address(self) -> int:
-        """Where the kernels find the pool."""
-        return address_of(self.pool)
 
     def allocate(self, size: int) -> int:
         """A reference to `size` bytes, or 0 where the limit forbids it."""
@@ -284,7 +288,16 @@ class MemoryManager:
     @property
     def used_bytes(self) -> int:
         """Bytes of the pages that hold something."""
-        return int(self.pool["used_pages"][0]) * PAGE_BYTES
+        return self._integers[USED_PAGES] * PAGE_BYTES
+
+    @property
+    def other_bytes(self) -> int:
+        """What the rest of the queue needs; it counts against the limit too."""
+        return self._integers[OTHER_BYTES]
+
+    @other_bytes.setter
+    def other_bytes(self, size: int) -> None:
+        self._integers[OTHER_BYTES] = size
 
     @property
     def resident_bytes(self) -> int:
@@ -294,15 +307,13 @@ class MemoryManager:
 
     def trim(self) -> None:
         """Return idle pages to the operating system when they are more than a quarter."""
-        pool = self.pool[0]
-        if pool["free_pages"] * 4 <= pool["used_pages"] + 64:
+        if self._integers[IDLE_PAGES] * 4 <= self._integers[USED_PAGES] + 64:
             return
         pages = self._pages()
         idle = np.flatnonzero((pages["units"] == 0) & (pages["touched"] != 0))
         idle = idle[idle > 0]
-        if not len(idle):
-            return
         pages["touched"][idle] = 0
+        self._integers[IDLE_PAGES] = 0
         breaks = np.flatnonzero(np.diff(idle) != 1) + 1
         for run in np.split(idle, breaks):
             self._region.give_back(int(run[0]) * PAGE_BYTES, len(run) * PAGE_BYTES)
@@ -337,6 +348,7 @@ class MemoryManager:
         self.pool["limit_bytes"] = limit
         self._pages()[:] = np.frombuffer(buffers[2], PAGE)
         self._pages()["touched"] = 1
+        self.pool["idle_pages"] = self.pool["free_pages"]
         self._region.bytes(0, top * PAGE_BYTES)[:] = memoryview(buffers[3]).cast("B")
 
     def check(self) -> None:
@@ -344,6 +356,8 @@ class MemoryManager:
         pool, pages = self.pool[0], self._pages()[1:]
         shared = pages[(pages["units"] != 0) & (pages["units"] != LARGE)]
         assert np.count_nonzero(pages["units"] == 0) == pool["free_pages"]
+        idle = np.count_nonzero((pages["units"] == 0) & (pages["touched"] != 0))
+        assert idle == pool["idle_pages"]
         assert len(pages) == pool["free_pages"] + pool["used_pages"]
         assert np.all(shared["used"] > 0), "an empty page did not go back to the pool"
         assert np.all(shared["used"] <= shared["bump"])

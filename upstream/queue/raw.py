@@ -16,12 +16,16 @@ All addresses and sizes are int64; mixing in uint64 would make numba compute in 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import mmap
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
+import pyarrow as pa
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
@@ -67,15 +71,36 @@ __all__ = [
 i64: Any = np.int64
 f64: Any = np.float64
 
+KERNEL_FOLDERS = ("queue", "staleness", "windows")
+
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile; kernels release the interpreter lock, for they touch no Python object."""
-    return njit(cache=True, nogil=True, error_model="numpy")(function)
+    return _cached(njit(cache=True, nogil=True, error_model="numpy")(function))
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile for use in other kernels, once per row, where a call costs as much as the work."""
-    return njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function)
+    return _cached(njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function))
+
+
+@cache
+def _sources_stamp() -> str:
+    """A hash of every file that may hold a kernel."""
+    package, found = Path(__file__).parent.parent, hashlib.blake2b()
+    for folder in KERNEL_FOLDERS:
+        for path in sorted((package / folder).glob("*.py")):
+            source = path.read_bytes()
+            if b"numba" in source or b"upstream.queue.raw" in source:
+                found.update(source)
+    return found.hexdigest()
+
+
+def _cached(dispatcher: Any) -> Callable[..., Any]:
+    """Compile anew when any kernel changes: numba looks at a kernel's own file only, but a
+    compiled kernel contains those that it calls."""
+    dispatcher._cache._cache_file._source_stamp = _sources_stamp()
+    return dispatcher
 
 
 _MAP_NORESERVE = 0x4000 if hasattr(mmap, "MAP_ANONYMOUS") else 0
@@ -108,7 +133,7 @@ class Region:
 
 def address_of(array: NDArray[Any]) -> int:
     """Where an array's data begin."""
-    return int(array.ctypes.data)
+    return pa.py_buffer(array).address  # the cheapest way to it
 
 
 def _loader(numba_type: types.Type) -> Any:

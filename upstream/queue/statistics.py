@@ -40,7 +40,7 @@ class StatisticsMonitor:
     >>> monitor.handed_out(10, now=2.0)
     >>> monitor.load_factor, monitor.arrival_rate
     (3.0, 15.0)
-    >>> monitor.delivered(np.zeros(10, np.uint8), seconds=2.0)
+    >>> monitor.processed(planned_at=2.0, delivered_at=4.0, units=10)
     >>> float(monitor.costs[0])
     0.2
     """
@@ -107,25 +107,34 @@ class StatisticsMonitor:
             return self._given.get(0, math.nan)
         return self._cost
 
-    def processed(self, planned_at: float, delivered_at: float, classes: NDArray[np.uint8]) -> None:
+    def processed(
+        self,
+        planned_at: float,
+        delivered_at: float,
+        units: int | NDArray[np.uint8],
+    ) -> None:
         """A batch was delivered: it was worked on since it was planned, or since the one
         before it was delivered."""
         seconds = delivered_at - max(planned_at, self._last_delivery)
         self._last_delivery = max(self._last_delivery, delivered_at)
-        if seconds > 0 and len(classes):
-            self.delivered(classes, seconds)
+        if seconds > 0:
+            self.delivered(units, seconds)
 
-    def delivered(self, classes: NDArray[np.uint8], seconds: float) -> None:
-        """The units of a batch, each of the given cost class, took so long together."""
+    def delivered(self, units: int | NDArray[np.uint8], seconds: float) -> None:
+        """The units of a batch took so long together.
+
+        Where there are several cost classes, `units` has the class of each, otherwise it is
+        their number.
+        """
         self._batches += 1
         weight = max(COST_WEIGHT, 1.0 / self._batches)
-        latest = seconds / len(classes)
+        latest = seconds / (units if isinstance(units, int) else len(units))
         first = math.isnan(self._cost)
         self._cost = latest if first else self._cost + weight * (latest - self._cost)
-        counts = np.bincount(classes, minlength=len(self._estimate)).astype(np.float64)
-        if len(counts) == 1:
+        if isinstance(units, int) or len(self._estimate) == 1:
             self._estimate[0] = self._cost
         else:
+            counts = np.bincount(units, minlength=len(self._estimate)).astype(np.float64)
             self._least_squares(counts, seconds)
         for number, cost in enumerate(self._estimate):
             if number not in self._given:

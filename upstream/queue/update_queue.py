@@ -35,6 +35,7 @@ from upstream.queue.departures import (
     drop,
     freeze,
     frozen_bytes,
+    in_flight_twice,
     return_all,
 )
 from upstream.queue.frozen import FrozenRows, key_texts, keys_to_arrow
@@ -54,7 +55,8 @@ from upstream.staleness.view import StalenessView
 __all__ = ["UpdateQueue"]
 
 UNLIMITED_BYTES = 2**62
-FIRST_COUNT = list(QUEUE.names or ()).index("accepted")
+FIELDS = {name: i for i, name in enumerate(QUEUE.names or ())}
+FIRST_COUNT = FIELDS["accepted"]
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype = ctypes.c_void_p
@@ -97,7 +99,7 @@ class UpdateQueue(BaseQueue):
         self._batch_bytes = 0
         self._dead: deque[_Dead] = deque()
         self._state = np.zeros(1, QUEUE)
-        self._tally = self._state.view(np.int64)[FIRST_COUNT:]
+        self._integers = self._state.view(np.int64).data
         self._reserve_rows(1024)
         self._place()
         self.scheduler.expect(1024, self.keys.records())
@@ -153,7 +155,7 @@ class UpdateQueue(BaseQueue):
         count = len(rows)
         if count > self._rows:
             self._reserve_rows(2 * count)
-        scratch = int(self._state["key_scratch_bytes"][0])
+        scratch = self._last("key_scratch_bytes")
         if scratch:
             self._key_scratch = np.empty(scratch, np.uint8)
             self._state["key_scratch"] = address_of(self._key_scratch)
@@ -191,13 +193,13 @@ class UpdateQueue(BaseQueue):
         assert taken == len(rows), "the address space of the queue is used up"
 
     def _last(self, name: str) -> int:
-        return int(self._state[name][0])
+        return self._integers[FIELDS[name]]
 
     # ---- memory
 
     def _account(self) -> None:
         """Tell the pool what the rest of the queue needs."""
-        self.memory.pool["other_bytes"] = (
+        self.memory.other_bytes = (
             self.keys.record_bytes
             + self.keys.table_bytes
             + self.scheduler.memory_bytes
@@ -211,7 +213,7 @@ class UpdateQueue(BaseQueue):
     @property
     def memory_bytes(self) -> int:
         """Memory that counts against the limit."""
-        return self.memory.used_bytes + int(self.memory.pool["other_bytes"][0])
+        return self.memory.used_bytes + self.memory.other_bytes
 
     def _shed(self, now: float, most: int) -> NDArray[np.uint32]:
         lost: list[int] = []
@@ -232,6 +234,9 @@ class UpdateQueue(BaseQueue):
 
     def _reclaim(self, now: float) -> bool:
         return self._forget_dead(now, all_of_them=True)
+
+    def _tidy(self, now: float) -> None:
+        self._forget_dead(now)
 
     def _forget_dead(self, now: float, *, all_of_them: bool = False) -> bool:
         """Forget the keys that were deleted long ago, or all deleted ones."""
@@ -263,16 +268,15 @@ class UpdateQueue(BaseQueue):
     def _choose(self, limit: int, now: float) -> FrozenRows:
         idle = limit >= self.waiting or not self.monitor.overloaded
         first_come = self.scheduler.policy.first_come_when_idle and idle
-        self._forget_dead(now)
         return self._freeze(self.scheduler.take(limit, now, first_come=first_come), now)
 
     def _freeze(self, slots: NDArray[np.uint32], now: float) -> FrozenRows:
         assert self.layout is not None
         where, count = address_of(slots), len(slots)
         values = self.arrived.take(slots)
-        heap = np.empty(max(frozen_bytes(self._address, where, count), 1), np.uint8)
-        rows = np.empty(count * (UNIT_BYTES_FROZEN + self.layout.row_bytes), np.uint8)
-        freeze(self._address, where, count, now, address_of(rows), address_of(heap))
+        heap = pa.allocate_buffer(frozen_bytes(self._address, where, count))
+        rows = pa.allocate_buffer(count * (UNIT_BYTES_FROZEN + self.layout.row_bytes))
+        freeze(self._address, where, count, now, rows.address, heap.address)
         frozen = FrozenRows(self.layout, rows, heap, values)
         self._batch_bytes += frozen.nbytes
         self._account()
@@ -292,16 +296,15 @@ class UpdateQueue(BaseQueue):
 
     def _answer(self, planned: Planned, at: float) -> None:
         frozen = _frozen(planned)
-        others, _ = self._in_flight_elsewhere(planned)
-        answer_all(
-            self._address,
-            address_of(frozen.rows),
-            frozen.stride,
-            len(frozen),
-            at,
-            address_of(others),
-        )
-        self.monitor.processed(planned.batch.planned_at, at, frozen.units["cost_class"])
+        rows, stride, count = frozen.rows.address, frozen.stride, len(frozen)
+        others = 0
+        if in_flight_twice(self._address, rows, stride, count):
+            since, _ = self._in_flight_elsewhere(planned)
+            others = address_of(since)
+        answer_all(self._address, rows, stride, count, at, others)
+        several = len(self.rules.cost_classes) > 1
+        units = frozen.units["cost_class"] if several else count
+        self.monitor.processed(planned.batch.planned_at, at, units)
 
     def _in_flight_elsewhere(
         self, planned: Planned
@@ -327,13 +330,16 @@ class UpdateQueue(BaseQueue):
 
     def _forget_batch(self, planned: Planned, now: float) -> None:
         frozen = _frozen(planned)
-        units = frozen.units[frozen.units["flags"] & DELETED != 0]
+        if self.config.delete_column is not None:
+            self._expect_dead(frozen.units[frozen.units["flags"] & DELETED != 0], now)
+        self._batch_bytes -= frozen.nbytes
+        self._account()
+
+    def _expect_dead(self, units: NDArray[Any], now: float) -> None:
         if len(units):
             due = now + self.config.forget_deleted_after_seconds
             slots = np.ascontiguousarray(units["slot"])
             self._dead.append(_Dead(due, slots, np.ascontiguousarray(units["ticket"])))
-        self._batch_bytes -= frozen.nbytes
-        self._account()
 
     def _return(self, planned: Planned, now: float) -> None:
         frozen = _frozen(planned)
@@ -345,10 +351,10 @@ class UpdateQueue(BaseQueue):
         with self._unlimited():
             return_all(
                 self._address,
-                address_of(frozen.rows),
+                frozen.rows.address,
                 frozen.stride,
                 len(frozen),
-                address_of(frozen.heap),
+                frozen.heap.address,
                 now,
                 address_of(newest),
                 address_of(fates),
@@ -360,7 +366,7 @@ class UpdateQueue(BaseQueue):
     # ---- watch
 
     def _counts(self) -> list[int]:
-        return self._tally.tolist()
+        return self._integers[FIRST_COUNT:].tolist()
 
     def _view(self, now: float) -> StalenessView[str]:
         records = self.keys.records()
@@ -447,7 +453,7 @@ class UpdateQueue(BaseQueue):
         self._now = max(self._now, meta["now"])
         self._measuring = meta["counts"][0] > 0
         self._next_batch = meta["next_batch"]
-        self._tally[:] = meta["counts"]
+        self._state.view(np.int64)[FIRST_COUNT:] = meta["counts"]
         self.layout.columns["held_nulls"] = 1
         self.scheduler.state["prior_gap"] = meta["prior_gap"]
         self.scheduler.state["next_ticket"] = meta["next_ticket"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["NOT_A_FUNCTION", "chain", "failing", "joined", "longest"]
+__all__ = ["NOT_A_FUNCTION", "chain", "failing", "joined", "longest", "picky", "short"]
 
 NOT_A_FUNCTION = 3
 
@@ -27,6 +27,18 @@ def longest(held: pa.Array, arrived: pa.Array) -> pa.ChunkedArray:
     """The longer text, the earlier of equals; answers in chunks, as Arrow may."""
     longer = pc.greater(pc.utf8_length(arrived), pc.utf8_length(held))
     return pa.chunked_array([pc.if_else(longer, arrived, held)])
+
+
+def picky(held: pa.Array, arrived: pa.Array) -> pa.Array:
+    """The sum, of small numbers only."""
+    if len(arrived) and pc.max(arrived).as_py() > 100:
+        raise ValueError("too large for me")
+    return pc.add(held, arrived)
+
+
+def short(held: pa.Array, arrived: pa.Array) -> pa.Array:
+    """Forgets about the last pair."""
+    return arrived[:-1]
 
 
 def failing(held: pa.Array, arrived: pa.Array) -> pa.Array:

@@ -85,7 +85,7 @@ class Table:
     def read(self, slots: list[int]) -> list[bytes]:
         content, starts, lengths = self.keys.read(self.memory, np.array(slots))
         return [
-            content[start : start + length].tobytes()
+            content[int(start) : int(start + length)].to_pybytes()
             for start, length in zip(starts, lengths, strict=True)
         ]
 

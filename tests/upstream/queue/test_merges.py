@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.upstream.queue import merge_functions
 from tests.upstream.queue.opened import moved, open_update_queue, values
-from upstream.errors import ConfigError, SchemaError
+from upstream.errors import ConfigError, MergeWarning, SchemaError
 
 MERGES = merge_functions.__name__
 
@@ -72,6 +72,15 @@ class TestMerges:
         queue = open_update_queue(merge={"v": f"{MERGES}:{name}"})
         with pytest.raises(error, match=name):
             queue.put_many(text_table([("a", "x")]))
+
+    @pytest.mark.parametrize("name", ["picky", "short"])
+    def test_where_a_function_fails_the_newer_value_stands(self, name: str) -> None:
+        queue = open_update_queue(merge={"v": f"{MERGES}:{name}"})
+        queue.put_many(pa.table({"k": ["a", "b"], "v": [1, 2]}))
+        with pytest.warns(MergeWarning, match="newer value was kept"):
+            queue.put_many(pa.table({"k": ["a", "b"], "v": [500, 3]}))
+        assert values(queue.plan()) == {"a": 500, "b": 3}
+        queue.check()
 
     @pytest.mark.parametrize(
         "kind",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.upstream.queue.opened import Clock, counts_add_up, moved, open_update_queue, values
-from upstream.errors import QueueFull
+from upstream import open_queue
+from upstream.errors import QueueClosed, QueueFull
 from upstream.model import Receipt
 from upstream.queue.update_queue import UpdateQueue
 
@@ -57,6 +59,15 @@ class TestDeletes:
         assert self.served(queue) == [("a", 5, "U")]
         queue.check()
         counts_add_up(queue)
+
+    def test_a_deleted_key_is_forgotten_while_nothing_waits(self) -> None:
+        clock = Clock()
+        queue = self.open(clock)
+        self.put(queue, "a", 10, "D")
+        self.served(queue)
+        clock.now = 101.0
+        assert not queue.plan()
+        assert queue.snapshot().keys == 0
 
     @pytest.mark.parametrize("planned", [False, True])
     def test_a_key_that_came_back_is_not_forgotten(self, planned: bool) -> None:
@@ -281,3 +292,53 @@ def test_nulls_are_remembered_through_a_dump() -> None:
     queue = moved(queue)
     put(5, "five")
     assert [(r["i"], r["s"]) for r in queue.plan().to_pylist()] == [(5, "five")]
+
+
+class TestInterruptedCalls:
+    """A call that is cut short between the log and the queue ends the queue, loudly."""
+
+    def open(self, tmp_path: Path) -> UpdateQueue:
+        queue = open_queue(f"journal:{tmp_path}", key="k", policy="in-place")
+        assert isinstance(queue, UpdateQueue)
+        return queue
+
+    def interrupt(self, queue: UpdateQueue, method: str, patch: pytest.MonkeyPatch) -> None:
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(queue, method, interrupted)
+
+    def test_put(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        queue = self.open(tmp_path)
+        queue.put({"k": "a", "v": 1})
+        self.interrupt(queue, "_take", monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            queue.put({"k": "b", "v": 2})
+        with pytest.raises(QueueClosed, match="interrupted"):
+            queue.plan()
+        with self.open(tmp_path) as again:
+            assert values(again.plan()) == {"a": 1, "b": 2}
+
+    def test_plan(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        queue = self.open(tmp_path)
+        queue.put({"k": "a", "v": 1})
+        self.interrupt(queue, "_freeze", monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            queue.plan()
+        with pytest.raises(QueueClosed, match="interrupted"):
+            queue.plan()
+        with self.open(tmp_path) as again:
+            assert values(again.plan()) == {"a": 1}
+
+    def test_commit(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        queue = self.open(tmp_path)
+        queue.put({"k": "a", "v": 1})
+        batch = queue.plan()
+        self.interrupt(queue, "_answer", monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            queue.commit(batch.id)
+        with pytest.raises(QueueClosed, match="interrupted"):
+            queue.plan()
+        with self.open(tmp_path) as again:
+            assert again.planned() == []
+            assert not again.plan()

@@ -31,6 +31,9 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 LENGTH = 40  # calls
+# The state is looked at when all calls are over: a clock may have been read for one that
+# was never carried out.
+LOOKED_AT = LENGTH + 1.0
 OPTIONS: dict[str, Any] = {
     "key": "name",
     "time": "at",
@@ -126,11 +129,12 @@ def course(columns: str, **options: Any) -> list[dict[str, Any]]:
         run = Run(None, **options)
         for number, call in enumerate(calls(columns)[:length], 1):
             run.do(number, call)
+        run.time = LOOKED_AT
         states.append(visible(run.queue))
     return states
 
 
-@pytest.mark.parametrize("columns", ["flat", pytest.param("nested", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("columns", ["flat", "nested"])
 def test_dying_at_any_call_to_the_disk(tmp_path: Path, columns: str) -> None:
     expected = course(columns)
     at, done = 0, 0
@@ -143,8 +147,7 @@ def test_dying_at_any_call_to_the_disk(tmp_path: Path, columns: str) -> None:
                 done += 1
         if run is not None:
             abandon(run.queue)
-        states = [(found(tmp_path / str(at), n), n) for n in (done, done + 1)]
-        assert any(state == expected[n] for state, n in states if n <= LENGTH), f"died at {at}"
+        assert found(tmp_path / str(at)) in expected[done : done + 2], f"died at {at}"
         at += 7
     assert at > LENGTH
 
@@ -161,15 +164,15 @@ def test_losing_power_after_any_call(tmp_path: Path, columns: str, on_full: str)
             run.do(number, call)
         disk.power_cut(tmp_path / f"{length} on disk")
         abandon(run.queue)
-        assert found(tmp_path / f"{length} on disk", length, **options) == expected[length]
+        assert found(tmp_path / f"{length} on disk", **options) == expected[length]
 
 
-def found(directory: Path, time: int, **options: Any) -> dict[str, Any]:
+def found(directory: Path, **options: Any) -> dict[str, Any]:
     """What is visible of the queue in a directory; the directory stays as it is."""
-    copy = directory.with_name(f"{directory.name} at {time}")
+    copy = directory.with_name(f"copy of {directory.name}")
     shutil.copytree(directory, copy)
     run = Run(copy, **options)
-    run.time = float(time)
+    run.time = LOOKED_AT
     run.queue.check()
     state = visible(run.queue)
     run.queue.close()
