@@ -72,7 +72,7 @@ from upstream.staleness.rules import add_key, rise
 
 __all__ = ["BLOCK", "BLOCK_ROWS", "admit", "enqueue_begun", "prepare"]
 
-BLOCK_ROWS = 64
+BLOCK_ROWS = 128
 
 BLOCK = np.dtype(
     [
