@@ -200,7 +200,8 @@ class QueueConfig(Section):
     durability: Literal["sync", "async"] = Field(
         default="sync",
         description='When a journal acknowledges an update: "sync" once it is on disk, "async" '
-        "at once, so that a crash can lose the last `sync_interval_seconds`.",
+        "at once, so that a power failure can lose the last `sync_interval_seconds`; the death "
+        "of the process alone loses nothing.",
     )
     sync_interval_seconds: Positive = Field(
         default=0.1, description='Time between two writes to disk under "async" durability.'

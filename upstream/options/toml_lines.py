@@ -1,7 +1,7 @@
 """On which line of a TOML file each option stands.
 
-`tomllib` gives values without positions, and no kept-up TOML library offers both, so the
-values come from `tomllib` and this scanner adds the lines. It reads text that `tomllib` has
+`tomllib` gives values without positions, so the values come from `tomllib` and this scanner
+adds the lines. It reads text that `tomllib` has
 accepted, hence it only tells keys, tables, strings and brackets apart and checks nothing.
 """
 
