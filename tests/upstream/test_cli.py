@@ -268,8 +268,10 @@ def wait() -> None:
     (plug_in / "plain_wait.py").write_text(code)
     points = plug_in / "upstream_tests-1.0.dist-info" / "entry_points.txt"
     points.write_text("[upstream.verbs]\nwait = plain_wait:wait\n")
+    # What a shell starts in the background ignores Ctrl-C, and so would this process.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     with subprocess.Popen(
-        [sys.executable, "-m", "upstream.cli", "wait"],
+        [sys.executable, "-c", f"{heed}; from upstream.cli import main; main()", "wait"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
