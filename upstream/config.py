@@ -17,7 +17,16 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, fi
 from upstream.errors import ConfigError
 from upstream.options import explain as reference
 from upstream.options.effective import as_toml
-from upstream.options.kinds import Fraction, InWords, Name, NameOrPath, Positive, Size, as_list
+from upstream.options.kinds import (
+    Fraction,
+    InWords,
+    Name,
+    NameOrPath,
+    Positive,
+    Size,
+    Span,
+    as_list,
+)
 from upstream.options.problems import Problem, Wrong, nearest, one_of, quoted
 from upstream.options.report import Section, in_file, in_options, problems_in
 from upstream.options.toml_file import read_toml
@@ -31,6 +40,7 @@ __all__ = [
     "Config",
     "KeyRule",
     "QueueConfig",
+    "WindowConfig",
     "explain",
 ]
 
@@ -88,6 +98,122 @@ class KeyRule(Section):
             yield f"expected exactly one of 'key' and 'prefix', got {came}."
         if not names & {"weight", "rate", "cost_class"}:
             yield "the rule sets nothing; expected 'weight', 'rate' or 'cost_class'."
+
+
+class WindowConfig(Section):
+    """Windows as units of update: the table `[queue.window]`."""
+
+    kind: Literal["sliding", "landmark", "slide-by-tuple"] = Field(
+        default="sliding",
+        description='"sliding" windows have a size and a slide, "landmark" ones hold all from the '
+        'beginning and end every slide, "slide-by-tuple" ones span a time and end with every '
+        "slide-th update of the key.",
+    )
+    by: Literal["count", "time"] = Field(
+        default="count",
+        description="What windows are cut from: the sequence of updates, or their event time.",
+    )
+    of: Literal["key", "stream"] = Field(
+        default="key",
+        description='Whose sequence is counted by "count": each key\'s own, or that of the whole '
+        "stream.",
+    )
+    size: Span | None = Field(
+        default=None,
+        description="Updates in a window, or the time that it spans: text, or ticks of the time "
+        "column. A landmark window has none.",
+    )
+    slide: Span | None = Field(
+        default=None,
+        description="Distance from one window start to the next, in the measure of `size`; not "
+        "set means `size`: windows that tumble. For slide-by-tuple the number of updates.",
+    )
+    origin: int = Field(
+        default=0, description="Where window 0 starts, in positions or ticks of the time column."
+    )
+    partial: bool = Field(
+        default=False,
+        description="Whether the incomplete windows before window 0 are units too.",
+    )
+    buffer: Literal["lazy", "eager"] = Field(
+        default="lazy",
+        description='"lazy" hands out the newest window that is complete, "eager" commits to the '
+        "newest that has started and hands out its updates as they arrive.",
+    )
+    progress: Literal["stream", "key"] = Field(
+        default="stream",
+        description="Whose event time closes windows: that of the whole stream, or each key's own.",
+    )
+    disorder: Span | None = Field(
+        default=None,
+        description="How far behind the highest time an update may come: text, or ticks of the "
+        "time column. What comes later than that is late. Not set means not at all.",
+    )
+    disorder_count: Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="How many updates with a higher time may come before an update; instead of "
+        "`disorder`.",
+    )
+    punctuation_column: Name | None = Field(
+        default=None,
+        description="Column that marks punctuation: rows that are no updates, but say that no "
+        "later row of the stream has a smaller time than theirs.",
+    )
+    punctuation_value: str | int | bool | None = Field(
+        default=None,
+        description="Value of `punctuation_column` that marks punctuation; not set means true.",
+    )
+    idle_timeout_seconds: Positive | None = Field(
+        default=None,
+        description="Silence after which event time goes on with the clock, so that windows of a "
+        "silent source or key close; not set means never.",
+    )
+    late: Literal["drop", "side"] = Field(
+        default="drop",
+        description='What becomes of late updates, which are counted: "side" keeps them for '
+        "`late_rows()`.",
+    )
+    limit_by: Literal["windows", "rows"] = Field(
+        default="windows", description="What the limit of `plan` counts."
+    )
+
+    @field_validator("size")
+    @classmethod
+    def _fitting_size(cls, size: int | str | None, info: ValidationInfo) -> int | str | None:
+        kind, by = info.data.get("kind"), info.data.get("by")
+        if kind == "landmark" and size is not None:
+            raise Wrong("a landmark window has no size; set 'slide'.")
+        return _span_by(size, by)
+
+    @field_validator("slide")
+    @classmethod
+    def _fitting_slide(cls, slide: int | str | None, info: ValidationInfo) -> int | str | None:
+        by = "count" if info.data.get("kind") == "slide-by-tuple" else info.data.get("by")
+        return _span_by(slide, by)
+
+    @field_validator("buffer")
+    @classmethod
+    def _possible_buffer(cls, buffer: str, info: ValidationInfo) -> str:
+        kind = info.data.get("kind", "sliding")
+        if buffer == "eager" and kind != "sliding":
+            raise Wrong(f'a {kind} window is known only at its end: expected "lazy".')
+        return buffer
+
+    @classmethod
+    def shape(cls, given: Iterable[str]) -> Iterator[str]:
+        names = set(given)
+        if not names & {"size", "slide"}:
+            yield "expected 'size', and 'slide' where windows overlap."
+        if {"disorder", "disorder_count"} <= names:
+            yield "expected at most one of 'disorder' and 'disorder_count', got both."
+
+
+def _span_by(span: int | str | None, by: object) -> int | str | None:
+    if span == 0:
+        raise Wrong("expected more than 0, got 0.")
+    if by == "count" and isinstance(span, str):
+        raise Wrong(f'expected a number of updates, got {quoted(span)}; set by = "time" for times.')
+    return span
 
 
 class QueueConfig(Section):
@@ -183,6 +309,11 @@ class QueueConfig(Section):
         default=3600.0,
         description="How long a deleted key is remembered after its delete was committed; a late "
         "older update cannot bring it back in that time.",
+    )
+    window: WindowConfig | None = Field(
+        default=None,
+        description="Windows as units of update: each key has at most one waiting window instead "
+        "of one waiting update. Not set means that single updates are the units.",
     )
     freshness_target_seconds: Positive | None = Field(
         default=None,
@@ -339,6 +470,36 @@ class QueueConfig(Section):
         if value is not None and info.data.get("delete_column", "") is None:
             raise Wrong("needs 'delete_column', the column that holds this value.")
         return value
+
+    @field_validator("window")
+    @classmethod
+    def _possible_windows(
+        cls, window: WindowConfig | None, info: ValidationInfo
+    ) -> WindowConfig | None:
+        if window is None:
+            return window
+        wrong = []
+        by_time = window.by == "time" or window.kind == "slide-by-tuple"
+        if by_time and info.data.get("time", "") is None:
+            wrong.append("windows by time need 'time', the column with the event time.")
+        if window.kind != "landmark" and window.size is None:
+            wrong.append("'size' is required.")
+        if window.kind != "sliding" and window.slide is None:
+            wrong.append("'slide' is required.")
+        if window.kind == "slide-by-tuple" and window.by == "count":
+            wrong.append('slide-by-tuple windows span a time: set by = "time".')
+        counted = window.by == "count" and window.of == "stream"
+        if counted and (window.disorder or window.disorder_count is not None):
+            wrong.append("positions in the stream are those of arrival: 'disorder' means nothing.")
+        if info.data.get("merge"):
+            wrong.append("a window keeps all its updates, so there is nothing to 'merge'.")
+        if info.data.get("delete_column") is not None:
+            wrong.append("'delete_column' is not supported with windows.")
+        if info.data.get("policy") in BASELINES:
+            wrong.append(f"expected policy {one_of(POLICIES)}.")
+        if wrong:
+            raise Wrong(*(Problem((), text) for text in wrong))
+        return window
 
     @field_validator("rules")
     @classmethod

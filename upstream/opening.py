@@ -51,6 +51,10 @@ def open_queue(
             from upstream.queue.append_queue import AppendQueue
 
             return AppendQueue(settings, clock)
+        if settings.window is not None:
+            from upstream.queue.window_queue import WindowQueue
+
+            return WindowQueue(settings, clock)
         from upstream.queue.update_queue import UpdateQueue
 
         return UpdateQueue(settings, clock)

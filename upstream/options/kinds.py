@@ -25,6 +25,7 @@ __all__ = [
     "NameOrPath",
     "Positive",
     "Size",
+    "Span",
     "allowed",
     "as_list",
     "bare_type",
@@ -32,6 +33,7 @@ __all__ = [
     "format_size",
     "members",
     "parse_size",
+    "parse_span",
     "type_name",
     "words",
 ]
@@ -90,6 +92,33 @@ def format_size(size: int) -> str | int:
     return size
 
 
+# Spans of time.
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+_SPAN_WORDS = 'a whole number of at least 0, or a span of time such as "500ms", "5s" or "2h"'
+
+
+def parse_span(span: str) -> float:
+    """Seconds from text.
+
+    >>> parse_span("500ms"), parse_span("1.5 h")
+    (0.5, 5400.0)
+    """
+    match = _SPAN.fullmatch(span.strip())
+    if match is None or match[2] not in _SECONDS:
+        raise Wrong(
+            f"expected {_SPAN_WORDS}, got {quoted(span)}. Units are ns, us, ms, s, m, h, d."
+        )
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _check_span(span: object) -> object:
+    if isinstance(span, str):
+        parse_span(span)
+    return span
+
+
 _SIZE_WORDS = 'a size above 0: bytes, or text such as "512MB" or "2GiB"'
 
 
@@ -102,6 +131,11 @@ class InWords:
     words: str
 
 
+Span = Annotated[
+    Annotated[int, Field(ge=0)] | str,
+    BeforeValidator(_check_span),
+    InWords("count or span", ("a whole number", 'text such as "500ms", "5s" or "2h"'), _SPAN_WORDS),
+]
 Size = Annotated[
     int,
     BeforeValidator(parse_size),

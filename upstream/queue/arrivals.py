@@ -70,7 +70,16 @@ from upstream.queue.rows import (
 from upstream.queue.state import queue_at, totals_at
 from upstream.staleness.rules import add_key, rise
 
-__all__ = ["BLOCK", "BLOCK_ROWS", "admit", "enqueue_begun", "prepare"]
+__all__ = [
+    "BLOCK",
+    "BLOCK_ROWS",
+    "admit",
+    "block_at",
+    "born",
+    "enqueue_begun",
+    "prepare",
+    "read_block",
+]
 
 BLOCK_ROWS = 128
 
@@ -137,7 +146,7 @@ def prepare(queue_address: int, array: int) -> int:
 
 
 @inlined
-def _read_block(queue: Any, table: Any, block: Any, start: int, count: int) -> None:
+def read_block(queue: Any, table: Any, block: Any, start: int, count: int) -> None:
     """Keys, hashes, times and deletes of a block of rows; table entries are fetched ahead."""
     scratch = queue.key_scratch
     for i in range(count):
@@ -178,7 +187,7 @@ def _fetch_block(table: Any, pool: Any, block: Any, count: int, row_bytes: int) 
 
 
 @kernel
-def _born(queue: Any, key: Any, slot: int, at: float) -> None:
+def born(queue: Any, key: Any, slot: int, at: float) -> None:
     key.weight = queue.weight
     key.born = at
     add_key(totals_at(queue.totals), at)
@@ -220,7 +229,7 @@ def admit(
     row = start
     while row < stop and queue.stopped == 0:
         count = min(BLOCK_ROWS, stop - row)
-        _read_block(queue, table, block, row, count)
+        read_block(queue, table, block, row, count)
         _fetch_block(table, pool, block, count, queue.row_bytes)
         placed = 0
         while placed < count:
@@ -296,7 +305,7 @@ def _place_row(
     store_i64(block.cells + i * 8, cells)
     store_u8(block.begins + i, np.uint8(begins))
     if not known:
-        _born(queue, record, slot, at)
+        born(queue, record, slot, at)
     record.time = time
     observe(record, at, alpha)
     if waits:

@@ -58,6 +58,7 @@ __all__ = [
     "answer_all",
     "drop",
     "freeze",
+    "freeze_text",
     "frozen_bytes",
     "in_flight_twice",
     "return_all",
@@ -146,7 +147,7 @@ def freeze(queue_address: int, slots: int, count: int, now: float, frozen: int, 
         row = frozen + i * stride + UNIT_BYTES_FROZEN
         copy(row, cells, queue.row_bytes)
         if queue.has_text != 0:
-            used = _freeze_text(queue, pool, row, heap, used)
+            used = freeze_text(queue, pool, row, heap, used)
         _let_go(queue, pool, record, now)
         record.flags &= 255 - RESET
         record.in_flight += 1
@@ -154,7 +155,7 @@ def freeze(queue_address: int, slots: int, count: int, now: float, frozen: int, 
 
 
 @kernel
-def _freeze_text(queue: Any, pool: Any, row: int, heap: int, used: int) -> int:
+def freeze_text(queue: Any, pool: Any, row: int, heap: int, used: int) -> int:
     """Move the long texts of a copied row into the heap."""
     for j in range(queue.column_count):
         column = column_at(queue.columns + j * COLUMN_BYTES)

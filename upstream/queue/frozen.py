@@ -45,7 +45,7 @@ from upstream.queue.rows import (
     held_null,
 )
 
-__all__ = ["FrozenRows", "key_texts", "keys_to_arrow"]
+__all__ = ["FrozenRows", "key_texts", "keys_to_arrow", "values_to_arrow"]
 
 
 OUT = np.dtype(
@@ -251,6 +251,33 @@ def keys_to_arrow(
     return arrays
 
 
+def values_to_arrow(
+    layout: Layout, rows: int, stride: int, count: int, heap: pa.Buffer
+) -> list[pa.Array | None]:
+    """The value columns of `count` frozen rows, the first at address `rows`; None for columns
+    whose values stay in Arrow arrays."""
+    columns = layout.value_columns
+    outs = np.zeros(len(columns), OUT)
+    where = (layout.columns_address, len(columns), rows, stride, count)
+    _measure(*where, address_of(outs))
+    made: list[list[pa.Buffer | None]] = []
+    for column, out in zip(columns, outs, strict=True):
+        if column.kind == ARRIVED:
+            made.append([])
+            continue
+        nulls, text_bytes = int(out["nulls"]), int(out["text_bytes"])
+        buffers = [pa.allocate_buffer((count + 7) // 8) if nulls else None]
+        buffers += [pa.allocate_buffer(size) for size in column.sizes(count, text_bytes)]
+        for name, buffer in zip(("validity", "values", "text"), buffers, strict=False):
+            out[name] = buffer.address if buffer is not None else 0
+        made.append(buffers)
+    _write(*where, heap.address, address_of(outs))
+    return [
+        pa.Array.from_buffers(column.type, count, buffers) if buffers else None
+        for column, buffers in zip(columns, made, strict=True)
+    ]
+
+
 def key_texts(columns: list[pa.Array]) -> pa.Array:
     """Keys as text: as rules match them and as people read them; columns joined by "|"."""
     texts = []
@@ -323,41 +350,13 @@ class FrozenRows:
         layout, units = self._layout, self.units
         keys = keys_to_arrow(layout, self.heap, units["key_start"], units["key_length"])
         columns = dict(zip(layout.key_names, keys, strict=True))
-        columns.update(zip(layout.value_names, self._value_columns(), strict=True))
+        first = self.rows.address + UNIT_BYTES_FROZEN
+        values = values_to_arrow(layout, first, self.stride, self.count, self.heap)
+        columns.update(zip(layout.value_names, values, strict=True))
+        columns.update(self.arrived_values)
         arrays = [columns[name] for name in layout.schema.names]
         arrays += self._bookkeeping()
         return pa.RecordBatch.from_arrays(arrays, schema=layout.output_schema)
-
-    def _value_columns(self) -> list[pa.Array]:
-        layout, count = self._layout, self.count
-        columns = layout.value_columns
-        outs = np.zeros(len(columns), OUT)
-        where = (
-            layout.columns_address,
-            len(columns),
-            self.rows.address + UNIT_BYTES_FROZEN,
-            self.stride,
-            count,
-        )
-        _measure(*where, address_of(outs))
-        made: list[list[pa.Buffer | None]] = []
-        for column, out in zip(columns, outs, strict=True):
-            if column.kind == ARRIVED:
-                made.append([])
-                continue
-            nulls, text_bytes = int(out["nulls"]), int(out["text_bytes"])
-            buffers = [pa.allocate_buffer((count + 7) // 8) if nulls else None]
-            buffers += [pa.allocate_buffer(size) for size in column.sizes(count, text_bytes)]
-            for name, buffer in zip(("validity", "values", "text"), buffers, strict=False):
-                out[name] = buffer.address if buffer is not None else 0
-            made.append(buffers)
-        _write(*where, self.heap.address, address_of(outs))
-        return [
-            pa.Array.from_buffers(column.type, count, buffers)
-            if buffers
-            else self.arrived_values[column.name]
-            for column, buffers in zip(columns, made, strict=True)
-        ]
 
     def _bookkeeping(self) -> list[pa.Array]:
         count = self.count

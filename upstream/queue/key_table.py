@@ -393,6 +393,16 @@ class KeyTable:
         return self._region.array(KEY, self._integers[TOP])
 
     @property
+    def top(self) -> int:
+        """Slots below were used at least once."""
+        return self._integers[TOP]
+
+    @property
+    def most_slots(self) -> int:
+        """Slots that there is address space for."""
+        return self._reserved
+
+    @property
     def record_bytes(self) -> int:
         """Bytes of the records, free ones included."""
         return self._integers[TOP] * KEY_BYTES

@@ -446,7 +446,7 @@ class UpdateQueue(BaseQueue):
         self.arrived.load([rest.popleft() for _ in meta["arrived"]])
         for batch in meta["batches"]:
             parts = [rest.popleft() for _ in range(batch["buffers"])]
-            self._load_batch(batch, FrozenRows.from_parts(self.layout, parts))
+            self._load_batch(batch, parts)
         for due in meta["dead"]:
             slots = np.frombuffer(rest.popleft(), np.uint32).copy()
             self._dead.append(_Dead(due, slots, np.frombuffer(rest.popleft(), np.int64).copy()))
@@ -463,7 +463,9 @@ class UpdateQueue(BaseQueue):
         self.rules.reapply(self)
         self.scheduler.rebuild(self.keys.records(), self._now)
 
-    def _load_batch(self, saved: dict[str, Any], content: FrozenRows) -> None:
+    def _load_batch(self, saved: dict[str, Any], parts: list[Any]) -> None:
+        assert self.layout is not None
+        content = FrozenRows.from_parts(self.layout, parts)
         batch = Batch(saved["meta"]["id"], saved["meta"]["planned_at"], content)
         planned = self._batches[batch.id] = Planned(batch)
         planned.delivered = saved["delivered"]

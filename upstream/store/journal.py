@@ -310,4 +310,5 @@ def _setup(config: QueueConfig) -> dict[str, Any]:
         "merge": dict(config.merge),
         "delete_column": config.delete_column,
         "delete_value": config.delete_value,
+        "window": config.window and config.window.model_dump(),
     }
