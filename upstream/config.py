@@ -49,6 +49,7 @@ POLICIES = ("in-place", "linecutting", "whittle")
 BASELINES = {
     "append": "Hand out every update in order of arrival: the plain queue to compare with.",
     "random-drop": "Drop arrivals at random until the load fits, hand out the rest in order.",
+    "window-drop": "Drop whole windows at random until the load fits, hand out the rest in order.",
 }
 MERGES = ("last", "first", "min", "max", "sum", "count")
 
@@ -236,7 +237,7 @@ class QueueConfig(Section):
     policy: Policy = Field(
         default="whittle",
         description="Which waiting key is handed out next; `upstream policies` describes them. "
-        '"append" and "random-drop" are baselines that keep every update in order of arrival. '
+        '"append", "random-drop" and "window-drop" are baselines that keep the order of arrival. '
         "A class of your own is named by its module and class.",
     )
     selection: Literal["classes", "scan"] = Field(
@@ -322,11 +323,11 @@ class QueueConfig(Section):
     )
     drop_probability: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = Field(
         default="auto",
-        description='Share of arrivals that "random-drop" drops; "auto" drops as many as do not '
-        "fit the measured capacity.",
+        description='Share of arrivals that "random-drop" drops, or of windows that "window-drop" '
+        'drops; "auto" drops as many as do not fit the measured capacity.',
     )
     seed: Annotated[int, Field(ge=0)] = Field(
-        default=0, description='Start of the random numbers that "random-drop" uses.'
+        default=0, description="Start of the random numbers by which is dropped."
     )
     durability: Literal["sync", "async"] = Field(
         default="sync",
@@ -362,6 +363,7 @@ class QueueConfig(Section):
 
     def without_effect(self) -> list[str]:
         """Options that are set although another option makes them meaningless, and why."""
+        drops = ("random-drop", "window-drop")
         in_order = f'policy "{self.policy}" hands out updates in order of arrival'
         idle: list[tuple[bool, str, tuple[str, ...]]] = [
             (
@@ -370,8 +372,8 @@ class QueueConfig(Section):
                 ("selection", "weight", "weight_column", "rules", "rate_alpha"),
             ),
             (
-                self.policy != "random-drop",
-                'has no effect: only policy "random-drop" drops at random.',
+                self.policy not in drops,
+                'has no effect: only policies "random-drop" and "window-drop" drop at random.',
                 ("drop_probability", "seed"),
             ),
             (
@@ -495,8 +497,10 @@ class QueueConfig(Section):
             wrong.append("a window keeps all its updates, so there is nothing to 'merge'.")
         if info.data.get("delete_column") is not None:
             wrong.append("'delete_column' is not supported with windows.")
-        if info.data.get("policy") in BASELINES:
-            wrong.append(f"expected policy {one_of(POLICIES)}.")
+        if info.data.get("policy") == "random-drop":
+            wrong.append('random-drop would tear windows: expected policy "window-drop".')
+        if info.data.get("policy") in BASELINES and window.buffer == "eager":
+            wrong.append('a baseline hands out complete windows: expected buffer "lazy".')
         if wrong:
             raise Wrong(*(Problem((), text) for text in wrong))
         return window

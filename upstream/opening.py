@@ -47,6 +47,10 @@ def open_queue(
     scheme, _, place = settings.store.partition(":")
 
     def make() -> BaseQueue:
+        if settings.window is not None and settings.policy in BASELINES:
+            from upstream.queue.window_line import WindowLine
+
+            return WindowLine(settings, clock)
         if settings.policy in BASELINES:
             from upstream.queue.append_queue import AppendQueue
 

@@ -184,6 +184,7 @@ class BaseQueue(ABC):
             for rows in batches:
                 self._check(rows)
         receipt = Receipt(0, 0, 0, 0)
+        before = self._counts()[0]
         try:
             for rows in batches:
                 done = receipt.accepted
@@ -191,7 +192,7 @@ class BaseQueue(ABC):
                 for taken in self._put(rows, part, done):
                     receipt = Receipt(*map(operator.add, receipt, taken))
         finally:
-            self.monitor.arrived(receipt.accepted)
+            self.monitor.arrived(self._counts()[0] - before)
             self._tell_listeners()
         return receipt
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["FreedKind", "Log", "NoLog", "SettledKind"]
 
 SettledKind = Literal["delivered", "committed", "given back"]
-FreedKind = Literal["shed", "forgot", "silence"]
+FreedKind = Literal["shed", "forgot", "silence", "keep"]
 
 
 class Log(Protocol):
@@ -37,7 +37,8 @@ class Log(Protocol):
         """A batch was delivered, committed or given back."""
 
     def freed(self, kind: FreedKind, slots: NDArray[np.uint32], now: float) -> None:
-        """Keys lost their waiting unit or were forgotten, or time passed without arrivals."""
+        """Keys lost their waiting unit or were forgotten, time passed without arrivals, or
+        another share of windows is kept from now on."""
 
     def sync(self) -> None:
         """Return when everything logged before the call is as durable as configured."""

@@ -74,15 +74,19 @@ class _Dead(NamedTuple):
 class UpdateQueue(BaseQueue):
     """Keeps the newest unit of update per key, and decides which key is served next."""
 
-    def __init__(self, config: QueueConfig, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        config: QueueConfig,
+        clock: Callable[[], float] = time.time,
+        policy: str | None = None,
+    ) -> None:
         super().__init__(config, clock)
         limit = config.memory_limit
         self.memory = MemoryManager(limit_bytes=limit)
         self.keys = KeyTable(most_keys=2 * (limit // KEY_BYTES) + 1024)
-        policy = load_policy(config.policy)
         self.scheduler = KeyScheduler(
             table_address=self.keys.address,
-            policy=policy,
+            policy=load_policy(policy or config.policy),
             alpha=config.rate_alpha,
             scan=config.selection == "scan",
         )
@@ -187,9 +191,10 @@ class UpdateQueue(BaseQueue):
         self, rows: pa.RecordBatch, arrived: NDArray[np.float64] | None, now: float
     ) -> None:
         self._check(rows)
+        before = self._counts()[0]
         with self._unlimited():
             taken = self._take(rows, arrived, now)
-        self.monitor.arrived(taken)
+        self.monitor.arrived(self._counts()[0] - before)
         assert taken == len(rows), "the address space of the queue is used up"
 
     def _last(self, name: str) -> int:

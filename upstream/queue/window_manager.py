@@ -38,6 +38,7 @@ from upstream.queue.key_table import (
     key_at,
     key_bytes_address,
     migrate,
+    remove,
     table_at,
 )
 from upstream.queue.memory_manager import UNIT_BYTES, allocate, free, pool_at
@@ -108,12 +109,18 @@ WINDOWS = np.dtype(
         ("has_time", "i8"),
         ("disorder", "i8"),  # how far behind the highest time an update may come, in ticks
         ("disorder_count", "i8"),  # or behind how many updates, -1: not bounded so
+        ("in_line", "i8"),  # 1: every window that closes waits, in a line of all keys
+        ("seed", "i8"),
+        ("keep", "i8"),  # of 2**32 windows so many are kept
         # Where things are
         ("windows", "i8"),  # address of one WINDOW per slot
         ("heap", "i8"),  # address of (due, slot) pairs, the smallest due first
         ("heap_count", "i8"),
         ("highest", "i8"),  # address of the disorder_count + 1 highest times, smallest first
         ("highest_count", "i8"),
+        ("line", "i8"),  # address of a ring of LINE_PLACES places
+        ("line_first", "i8"),  # number of the first place that is taken
+        ("line_end", "i8"),
         # How far the stream has come
         ("high", "i8"),
         ("lwm", "i8"),
@@ -133,6 +140,8 @@ WINDOW = np.dtype(
         ("settled", "i8"),  # updates whose place in the sequence is known
         ("unsettled", "i8"),  # the first whose place is not
         ("high", "i8"),
+        ("highest", "i8"),  # reference to the highest times, where disorder is counted by key
+        ("highest_count", "i8"),
         ("lwm", "i8"),
         ("next_close", "i8"),  # first window that is not closed
         ("pending", "i8"),  # slide-by-tuple: a window that ends at the low-watermark
@@ -145,6 +154,8 @@ WINDOW = np.dtype(
         ("gathered", "i8"),  # eager: updates of the window that started last
         ("gathers", "i8"),  # the first of them, 0: none
         ("returned", "i8"),  # eager: parts of windows that came back and wait
+        ("in_line", "i8"),  # windows of the key in the line
+        ("place", "i8"),  # number of the last place that one of them took
         ("due", "i8"),  # low-watermark at which something happens
         ("last_arrival", "f8"),
         ("remember_at", "i8"),
@@ -169,6 +180,11 @@ NODE = np.dtype(
 )
 NODE_BYTES = NODE.itemsize
 node_at = record_at(NODE)
+
+LINE_PLACES = 1 << 24
+PLACE = np.dtype([("slot", "i8"), ("wid", "i8"), ("since", "f8"), ("newer_closed", "f8")])
+PLACE_BYTES = PLACE.itemsize
+place_at = record_at(PLACE)
 
 _window_start = inlined(rules.window_start)
 _window_end = inlined(rules.window_end)
@@ -304,7 +320,7 @@ def _trim(queue: Any, pool: Any, w: Any, window: Any, waits: bool) -> None:
         needed = NONE if window.lwm == NONE else start_of(w, window.lwm)
         if window.pending != NONE:
             needed = min(needed, start_of(w, window.pending))
-    if waits and window.ready != NONE:
+    if (waits or window.in_line > 0) and window.ready != NONE:
         needed = min(needed, start_of(w, window.ready))
     while window.head != 0 and window.head != window.unsettled:
         if _node(pool, window.head).axis >= needed:
@@ -363,7 +379,7 @@ def _closed(
             store_f64(entry + 8, at)
     for _ in range(count):
         observe(record, at, alpha)
-    if w.eager != 0:
+    if w.eager != 0 or w.in_line != 0:
         return
     queue.accepted += count
     record.updates += count
@@ -383,6 +399,43 @@ def _begin_to_wait(queue: Any, record: Any, slot: int, at: float) -> None:
 
 
 @kernel
+def _line_up(queue: Any, w: Any, window: Any, slot: int, first: int, last: int, at: float) -> None:
+    """Windows have closed: where every window waits, put them in line, or drop them."""
+    if w.in_line == 0:
+        return
+    record = key_at(table_at(queue.table).keys + slot * KEY_BYTES)
+    for wid in range(first, last + 1):
+        queue.accepted += 1
+        if window.in_line > 0:
+            before = place_at(w.line + (window.place % LINE_PLACES) * PLACE_BYTES)
+            if np.isnan(before.newer_closed):
+                before.newer_closed = at
+        if hash_number(i64(record.hash) * 1_000_003 + wid, w.seed) >= w.keep:
+            queue.shed += 1
+            continue
+        window.place = w.line_end
+        place = place_at(w.line + (w.line_end % LINE_PLACES) * PLACE_BYTES)
+        place.slot = slot
+        place.wid = wid
+        place.since = at
+        place.newer_closed = np.nan
+        w.line_end += 1
+        if window.in_line == 0:
+            window.ready = wid  # the first that is needed
+        window.in_line += 1
+        rise(totals_at(queue.queue_totals), at, at)
+
+
+@kernel
+def hash_number(number: int, seed: int) -> int:
+    """32 bits that look random."""
+    h = np.uint64(number) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(seed)
+    h = (h ^ (h >> np.uint64(29))) * np.uint64(0xFF51AFD7ED558CCD)
+    h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    return i64(h >> np.uint64(32))
+
+
+@kernel
 def _close_sliding(
     queue: Any, pool: Any, w: Any, window: Any, record: Any, slot: int, bound: int, at: float
 ) -> None:
@@ -397,6 +450,7 @@ def _close_sliding(
         last = last_of(w, _node(pool, window.cursor).axis, until)
         if last > covered:
             count += last - covered
+            _line_up(queue, w, window, slot, covered + 1, last, at)
             covered = last
         reference = i64(_node(pool, window.cursor).next)
     else:
@@ -409,6 +463,7 @@ def _close_sliding(
         last = last_of(w, node.axis, until)
         if last >= first:
             count += last - first + 1
+            _line_up(queue, w, window, slot, first, last, at)
             covered = last
         window.cursor = reference
         reference = i64(node.next)
@@ -432,6 +487,7 @@ def _settle(
             node.axis = node.order
             if (window.settled + 1) % w.slide == 0:
                 if window.pending != NONE and window.pending < node.order:
+                    _line_up(queue, w, window, slot, window.pending, window.pending, at)
                     _closed(queue, w, window, record, slot, 1, window.pending, at)
                 window.pending = node.order
         else:
@@ -457,6 +513,7 @@ def advance_key(queue: Any, w: Any, slot: int, lwm: int, at: float) -> None:
         bound = window.settled
     if w.kind == SLIDE_BY_TUPLE:
         if window.pending != NONE and window.pending <= _tuple_last_closed(lwm):
+            _line_up(queue, w, window, slot, window.pending, window.pending, at)
             _closed(queue, w, window, record, slot, 1, window.pending, at)
             window.pending = NONE
     else:
@@ -558,35 +615,34 @@ def _watermark(w: Any, window: Any, pool: Any, time: int) -> int:
         window.high = max(window.high, time)
         if w.disorder_count < 0:
             return window.high - w.disorder
-        reference = window.tail
-        for _ in range(w.disorder_count):
-            if reference != 0:
-                reference = i64(_node(pool, reference).prev)
-        return window.lwm if reference == 0 else _node(pool, reference).order
+        address = pool.base + window.highest * UNIT_BYTES
+        window.highest_count = _keep_highest(address, window.highest_count, w.disorder_count, time)
+        return load_i64(address) if window.highest_count > w.disorder_count else NONE
     w.high = max(w.high, time)
     if w.disorder_count < 0:
         return w.high - w.disorder
-    return _next_highest(w, time)
+    w.highest_count = _keep_highest(w.highest, w.highest_count, w.disorder_count, time)
+    return load_i64(w.highest) if w.highest_count > w.disorder_count else NONE
 
 
 @kernel
-def _next_highest(w: Any, time: int) -> int:
-    """Keep the highest times; the lowest of them bounds what may still come."""
-    full = w.highest_count == w.disorder_count + 1
-    if full and time <= load_i64(w.highest):
-        return load_i64(w.highest)
-    at = w.highest_count
-    if full:
+def _keep_highest(highest: int, count: int, disorder: int, time: int) -> int:
+    """Keep the `disorder` + 1 highest times, sorted; answers how many they are.
+
+    The lowest of them bounds what may still come: so many higher ones have come already.
+    """
+    if count > disorder:
+        if time <= load_i64(highest):
+            return count
+        count -= 1
+        for i in range(count):  # the lowest goes
+            store_i64(highest + i * 8, load_i64(highest + i * 8 + 8))
+    at = count
+    while at > 0 and load_i64(highest + (at - 1) * 8) > time:
+        store_i64(highest + at * 8, load_i64(highest + (at - 1) * 8))
         at -= 1
-        for i in range(at):  # the smallest goes
-            store_i64(w.highest + i * 8, load_i64(w.highest + i * 8 + 8))
-    else:
-        w.highest_count += 1
-    while at > 0 and load_i64(w.highest + (at - 1) * 8) > time:
-        store_i64(w.highest + at * 8, load_i64(w.highest + (at - 1) * 8))
-        at -= 1
-    store_i64(w.highest + at * 8, time)
-    return load_i64(w.highest) if w.highest_count == w.disorder_count + 1 else NONE
+    store_i64(highest + at * 8, time)
+    return count + 1
 
 
 # ---- eager
@@ -673,13 +729,19 @@ def _wait_if_available(queue: Any, w: Any, window: Any, record: Any, slot: int, 
 
 
 @kernel
-def new_window(w: Any, slot: int) -> None:
-    """A key becomes known."""
+def new_window(pool: Any, w: Any, slot: int) -> bool:
+    """A key becomes known; false where there is no room for what is to be known of it."""
+    highest = i64(0)
+    if w.by_key != 0 and w.disorder_count >= 0:
+        highest = allocate(pool, (w.disorder_count + 1) * 8)
+        if highest == 0:
+            return False
     address = w.windows + slot * WINDOW_BYTES
     clear(address, WINDOW_BYTES)
     window = window_at(address)
     window.high = NONE
-    window.lwm = NONE
+    window.highest = highest
+    window.lwm = w.lwm
     window.pending = NONE
     window.newest = NONE
     window.ready = NONE
@@ -691,6 +753,7 @@ def new_window(w: Any, slot: int) -> None:
     for place in range(REMEMBERED):
         store_i64(_remembered(w, slot, place), NONE)
         store_f64(_remembered(w, slot, place) + 8, np.nan)
+    return True
 
 
 @kernel
@@ -820,8 +883,11 @@ def name_keys(queue_address: int, windows_address: int, start: int, stop: int, n
                 if slot < 0:
                     queue.stopped = slot
                     return row + i
+                if not new_window(pool, w, slot):
+                    remove(table, pool, slot)
+                    queue.stopped = NO_ROOM
+                    return row + i
                 born(queue, key_at(table.keys + slot * KEY_BYTES), slot, now)
-                new_window(w, slot)
                 pool.other_bytes += WINDOW_BYTES
             store_u32(queue.row_slots + (row + i) * 4, np.uint32(slot))
         row += count
@@ -1187,3 +1253,115 @@ def pass_silence(
             lwm = window.high + i64(silence * ticks_per_second) - w.disorder
             if lwm > window.lwm:
                 advance_key(queue, w, slot, lwm, now)
+
+
+# ---- the line of a baseline
+
+
+@kernel
+def measure_line(queue_address: int, windows_address: int, count: int, rows: int) -> int:
+    """Bytes of heap that the first windows in line need; `rows` receives their rows."""
+    queue = queue_at(queue_address)
+    w = windows_at(windows_address)
+    pool = pool_at(queue.pool)
+    table = table_at(queue.table)
+    total = i64(0)
+    for i in range(count):
+        place = place_at(w.line + ((w.line_first + i) % LINE_PLACES) * PLACE_BYTES)
+        window = window_at(w.windows + place.slot * WINDOW_BYTES)
+        total += i64(key_at(table.keys + place.slot * KEY_BYTES).key_length)
+        reference = _first_to_take(pool, w, window, place.wid)
+        end = end_of(w, place.wid)
+        found = i64(0)
+        while reference != 0 and reference != window.unsettled:
+            node = _node(pool, reference)
+            if node.axis >= end:
+                break
+            found += 1
+            if queue.has_text != 0:
+                total += _text_bytes(queue, pool.base + reference * UNIT_BYTES + NODE_BYTES)
+            reference = i64(node.next)
+        store_i64(rows + i * 8, found)
+    return total
+
+
+@kernel
+def freeze_line(
+    queue_address: int,
+    windows_address: int,
+    count: int,
+    now: float,
+    units: int,
+    rows: int,
+    heap: int,
+) -> None:
+    """Copy the first windows in line, and let them go."""
+    queue = queue_at(queue_address)
+    w = windows_at(windows_address)
+    pool = pool_at(queue.pool)
+    table = table_at(queue.table)
+    used = i64(0)
+    row = rows
+    for i in range(count):
+        place = place_at(w.line + (w.line_first % LINE_PLACES) * PLACE_BYTES)
+        slot, wid = place.slot, place.wid
+        window = window_at(w.windows + slot * WINDOW_BYTES)
+        record_address = table.keys + slot * KEY_BYTES
+        record = key_at(record_address)
+        unit = unit_at(units + i * UNIT_BYTES_FROZEN)
+        unit.since = place.since
+        unit.arrived = np.nan
+        unit.ticket = w.line_first + 1
+        unit.time = wid
+        unit.key_start = used
+        unit.key_length = record.key_length
+        unit.slot = slot
+        unit.updates = 1
+        unit.weight = record.weight
+        unit.cost_class = record.cost_class
+        unit.flags = HAS_FIRST | HAS_LAST
+        length = i64(record.key_length)
+        copy(heap + used, key_bytes_address(pool, record_address), length)
+        used += length
+        reference = _first_to_take(pool, w, window, wid)
+        end = end_of(w, wid)
+        taken = i64(0)
+        while reference != 0 and reference != window.unsettled:
+            node = _node(pool, reference)
+            if node.axis >= end:
+                break
+            copy(row, pool.base + reference * UNIT_BYTES + NODE_BYTES, queue.row_bytes)
+            if queue.has_text != 0:
+                used = freeze_text(queue, pool, row, heap, used)
+            row += queue.row_bytes
+            taken += 1
+            if not unit.arrived >= node.arrived:
+                unit.arrived = node.arrived
+            reference = i64(node.next)
+        unit.spare2 = taken
+        _remember(w, slot, wid)
+        last = (window.remember_at + REMEMBERED - 1) % REMEMBERED
+        store_f64(_remembered(w, slot, last) + 8, place.newer_closed)
+        w.line_first += 1
+        window.in_line -= 1
+        window.ready = wid + 1
+        window.handed = wid
+        record.in_flight += 1
+        queue.handed_out += 1
+        fall(totals_at(queue.queue_totals), place.since, np.nan, now)
+        _trim(queue, pool, w, window, False)
+
+
+@kernel
+def settle_line(queue_address: int, units: int, count: int, change: int, now: float) -> None:
+    """Windows come back to the front of the line (-1), or leave it once more (+1)."""
+    queue = queue_at(queue_address)
+    table = table_at(queue.table)
+    for i in range(count):
+        unit = unit_at(units + i * UNIT_BYTES_FROZEN)
+        key_at(table.keys + i64(unit.slot) * KEY_BYTES).in_flight += change
+        queue.handed_out += change
+        if change < 0:
+            fall(totals_at(queue.queue_totals), np.nan, unit.since, now)
+        else:
+            fall(totals_at(queue.queue_totals), unit.since, np.nan, now)

@@ -58,7 +58,7 @@ from upstream.queue.window_manager import (
 from upstream.queue.window_rows import Segment, WindowRows, WindowShape
 from upstream.windows.kinds import Landmark, SlideByTuple, Sliding
 
-__all__ = ["WindowQueue"]
+__all__ = ["WindowQueue", "content_of"]
 
 HEAP_ENTRY_BYTES = 16
 MOST_ENTRIES = 1 << 28
@@ -69,7 +69,12 @@ TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 class WindowQueue(UpdateQueue):
     """Keeps the newest window per key, whole, and decides which key is served next."""
 
-    def __init__(self, config: QueueConfig, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        config: QueueConfig,
+        clock: Callable[[], float] = time.time,
+        policy: str | None = None,
+    ) -> None:
         assert config.window is not None
         self.window: WindowConfig = config.window
         self._windows = np.zeros(1, WINDOWS)
@@ -78,7 +83,7 @@ class WindowQueue(UpdateQueue):
         self._late: list[pa.RecordBatch] = []
         self._last_arrival = np.nan
         self._silence_seen = -np.inf
-        super().__init__(config, clock)
+        super().__init__(config, clock, policy)
         self._heap = Region(MOST_ENTRIES * HEAP_ENTRY_BYTES)
         count = self.window.disorder_count
         self._highest = np.zeros((count or 0) + 1, np.int64)
@@ -377,7 +382,7 @@ class WindowQueue(UpdateQueue):
     # ---- deliver
 
     def _answer(self, planned: Planned, at: float) -> None:
-        content = _content(planned)
+        content = content_of(planned)
         for segment in content.segments:
             answer_windows(
                 self._address,
@@ -391,7 +396,7 @@ class WindowQueue(UpdateQueue):
         self.monitor.processed(planned.batch.planned_at, at, units)
 
     def _forget_batch(self, planned: Planned, now: float) -> None:
-        self._batch_bytes -= _content(planned).nbytes
+        self._batch_bytes -= content_of(planned).nbytes
         self._account()
 
     def _newest_elsewhere(self, planned: Planned) -> dict[int, int]:
@@ -399,13 +404,13 @@ class WindowQueue(UpdateQueue):
         newest: dict[int, int] = {}
         for other in self._batches.values():
             if other is not planned and not other.delivered:
-                for unit in _content(other).units:
+                for unit in content_of(other).units:
                     slot = int(unit["slot"])
                     newest[slot] = max(newest.get(slot, 0), int(unit["ticket"]))
         return newest
 
     def _return(self, planned: Planned, now: float) -> None:
-        content = _content(planned)
+        content = content_of(planned)
         newest = self._newest_elsewhere(planned)
         if self.window.buffer == "eager":
             self._check_parts(content, newest)
@@ -507,7 +512,8 @@ class WindowQueue(UpdateQueue):
         self.scheduler.check(records)
 
 
-def _content(planned: Planned) -> WindowRows:
+def content_of(planned: Planned) -> WindowRows:
+    """The windows of a batch."""
     content = planned.batch.content
     assert isinstance(content, WindowRows)
     return content
