@@ -237,6 +237,7 @@ class AppendQueue(BaseQueue):
         return self._waiting
 
     def _choose(self, limit: int, now: float) -> AppendRows:
+        limit = min(limit, self._waiting)
         assert self.layout is not None
         taken, wanted = [], limit
         while wanted:

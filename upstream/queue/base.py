@@ -137,6 +137,10 @@ class BaseQueue(ABC):
         """Make room without losing anything; whether there is hope that it helped."""
         return False
 
+    def _check_return(self, planned: Planned) -> None:
+        """Raise an InputError if a batch cannot be given back now."""
+        return
+
     def _tidy(self, now: float) -> None:
         """Let go of what has become old."""
         return
@@ -291,7 +295,7 @@ class BaseQueue(ABC):
             if not self.waiting:
                 return Batch(0, now, _NOTHING)
             try:
-                batch = Batch(self._next_batch, now, self._choose(min(most, self.waiting), now))
+                batch = Batch(self._next_batch, now, self._choose(most, now))
                 planned = Planned(batch)
                 try:
                     self.log.planned(batch)
@@ -359,6 +363,8 @@ class BaseQueue(ABC):
                 raise InputError(
                     f"batch {batch_id} cannot be given back: its results were delivered"
                 )
+            if kind == "given back":
+                self._check_return(planned)
             if kind == "delivered" and planned.delivered:
                 return
             self.log.settled(kind, batch_id, when)

@@ -412,8 +412,6 @@ class WindowQueue(UpdateQueue):
     def _return(self, planned: Planned, now: float) -> None:
         content = content_of(planned)
         newest = self._newest_elsewhere(planned)
-        if self.window.buffer == "eager":
-            self._check_parts(content, newest)
         self.scheduler.expect(0, self.keys.records(), int(content.units["ticket"].min()))
         for segment in reversed(content.segments):
             for number in range(len(segment.units) - 1, -1, -1):
@@ -427,9 +425,13 @@ class WindowQueue(UpdateQueue):
         self._batch_bytes -= content.nbytes
         self._account()
 
-    def _check_parts(self, content: WindowRows, newest: dict[int, int]) -> None:
+    def _check_return(self, planned: Planned) -> None:
+        """The parts of a window must come back from the last to the first."""
+        if self.window.buffer != "eager":
+            return
+        newest = self._newest_elsewhere(planned)
         windows = self._table.array(WINDOW, self.keys.top)
-        for unit in content.units:
+        for unit in content_of(planned).units:
             slot = int(unit["slot"])
             later = newest.get(slot, 0) > unit["ticket"]
             if later and windows["handed"][slot] == unit["time"]:

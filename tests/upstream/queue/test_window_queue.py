@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tests.upstream.queue.instant import Instant, Row, Shape
 from tests.upstream.queue.opened import Clock
 from upstream import open_queue
+from upstream.errors import ConfigError, InputError, SchemaError
 from upstream.model import Batch
 from upstream.queue.window_queue import WindowQueue
 
@@ -303,3 +305,169 @@ class TestPublishedTraces:
                 ledger.take(batch)
                 queue.commit(batch.id)
         assert ledger.results["a"] == [(0, [1, 2, 3, 4, 5]), (5, [11, 12, 13, 14, 15])]
+
+
+class TestStaleness:
+    """A key is stale from the moment that a newer window has closed."""
+
+    def open(self, clock: Clock, **window: Any) -> WindowQueue:
+        queue = open_queue("memory:", clock=clock, key="k", window=window)
+        assert isinstance(queue, WindowQueue)
+        return queue
+
+    def stale(self, queue: WindowQueue) -> float:
+        return queue.snapshot().staleness_max
+
+    @pytest.mark.parametrize("buffer", ["lazy", "eager"])
+    def test_an_open_window_does_not_make_stale(self, buffer: str) -> None:
+        clock = Clock()
+        queue = self.open(clock, size=3, buffer=buffer)
+        for clock.now in (1.0, 2.0):
+            queue.put({"k": "a"})
+        clock.now = 10.0
+        assert self.stale(queue) == 0.0
+        queue.put({"k": "a"})
+        clock.now = 15.0
+        assert self.stale(queue) == 5.0
+        batch = queue.plan()
+        clock.now = 17.0
+        assert self.stale(queue) == 7.0
+        queue.commit(batch.id)
+        assert self.stale(queue) == 0.0
+
+    def test_lazy_counts_from_the_first_newer_window(self) -> None:
+        clock = Clock()
+        queue = self.open(clock, size=1)
+        queue.put({"k": "a"})
+        batch = queue.plan()
+        for clock.now in (3.0, 4.0, 5.0):
+            queue.put({"k": "a"})
+        clock.now = 6.0
+        queue.commit(batch.id)
+        assert self.stale(queue) == 3.0
+        batch = queue.plan()
+        assert batch.updates.tolist() == [3]
+        queue.commit(batch.id)
+        assert self.stale(queue) == 0.0
+
+    def test_eager_falls_with_the_last_part_of_a_window(self) -> None:
+        clock = Clock()
+        queue = self.open(clock, size=2, buffer="eager")
+        clock.now = 1.0
+        queue.put({"k": "a"})
+        first = queue.plan()
+        clock.now = 2.0
+        queue.put({"k": "a"})
+        clock.now = 3.0
+        queue.commit(first.id)
+        assert self.stale(queue) == 1.0
+        last = queue.plan()
+        clock.now = 4.0
+        queue.put_many(pa.table({"k": ["a", "a"]}))
+        clock.now = 6.0
+        queue.commit(last.id)
+        assert self.stale(queue) == 2.0
+
+
+class TestSilence:
+    def open(self, clock: Clock, store: str = "memory:", **window: Any) -> WindowQueue:
+        window = {"by": "time", "size": "10s", "idle_timeout_seconds": 5.0, **window}
+        queue = open_queue(store, clock=clock, key="k", time="t", window=window)
+        assert isinstance(queue, WindowQueue)
+        return queue
+
+    def put(self, queue: WindowQueue, key: str, second: int) -> None:
+        times = pa.array([second * 1000], pa.timestamp("ms"))
+        queue.put_many(pa.table({"k": [key], "t": times}))
+
+    def test_a_silent_stream_closes_its_windows(self, tmp_path: Path) -> None:
+        clock = Clock()
+        queue = self.open(clock, f"journal:{tmp_path}")
+        self.put(queue, "a", 3)
+        clock.now = 4.9
+        assert not queue.plan()
+        clock.now = 6.9  # event time is 9.9 s
+        assert not queue.plan()
+        clock.now = 7.6
+        queue.close()
+        queue = self.open(clock, f"journal:{tmp_path}")
+        (row,) = queue.plan().to_pylist()
+        assert row["_last"]
+        self.put(queue, "a", 8)  # behind what was promised
+        assert queue.snapshot().superseded == 1
+
+    def test_a_silent_key_closes_its_windows(self) -> None:
+        clock = Clock()
+        queue = self.open(clock, progress="key", disorder="1s")
+        self.put(queue, "a", 3)
+        for second in range(1, 7):
+            clock.now = float(second)
+            self.put(queue, "b", 3 + second)
+            assert not queue.plan()
+        clock.now = 8.7
+        assert [row["k"] for row in queue.plan().to_pylist()] == ["a"]
+
+
+class TestLimits:
+    def test_a_limit_in_rows_is_met_by_whole_windows(self) -> None:
+        queue = open_queue("memory:", key="k", window={"size": 3, "limit_by": "rows"})
+        queue.put_many(pa.table({"k": [key for key in "abcd" for _ in range(3)]}))
+        assert [queue.plan(limit).to_arrow().num_rows for limit in (1, 4, 1)] == [3, 6, 3]
+
+    def test_shedding_loses_waiting_windows_and_counts_them(self) -> None:
+        queue = open_queue(
+            "memory:", key="k", memory_limit="300KiB", on_full="shed", window={"size": 2}
+        )
+        text = "x" * 1000
+        for number in range(300):
+            queue.put_many(pa.table({"k": [f"{number}"] * 2, "x": [text] * 2}))
+        snapshot = queue.snapshot()
+        assert snapshot.shed > 0
+        assert snapshot.memory_bytes <= snapshot.memory_limit_bytes
+        assert snapshot.accepted == 300 == snapshot.shed + snapshot.waiting
+
+
+class TestWrongInput:
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"window": {}}, "expected 'size'"),
+            ({"window": {"size": 0}}, "more than 0"),
+            ({"window": {"size": "5s"}}, "number of updates"),
+            ({"window": {"size": "5 parsecs", "by": "time"}}, "Units are"),
+            ({"window": {"size": 5, "by": "time"}}, "need 'time'"),
+            ({"window": {"sise": 5}}, "Did you mean 'size'"),
+            ({"window": {"kind": "landmark", "slide": 2, "buffer": "eager"}}, "known only at its"),
+            ({"window": {"kind": "landmark", "size": 2}}, "has no size"),
+            ({"window": {"size": 2, "disorder": 1, "disorder_count": 1}}, "got both"),
+            ({"window": {"size": 2}, "merge": {"v": "sum"}}, "nothing to 'merge'"),
+            ({"window": {"size": 2}, "delete_column": "d"}, "not supported with windows"),
+            ({"window": {"size": 2}, "policy": "random-drop"}, "window-drop"),
+        ],
+    )
+    def test_options(self, options: dict[str, Any], said: str) -> None:
+        with pytest.raises(ConfigError, match=said):
+            open_queue("memory:", key="k", **options)
+
+    def test_columns(self) -> None:
+        nested = pa.table({"k": ["a"], "v": [[1]]})
+        with pytest.raises(SchemaError, match="'v'"):
+            open_queue("memory:", key="k", window={"size": 2}).put_many(nested)
+        window = {"by": "time", "size": "5s"}
+        with pytest.raises(SchemaError, match="whole number of its ticks"):
+            open_queue("memory:", key="k", time="t", window=window).put({"k": "a", "t": 1})
+        with pytest.raises(SchemaError, match="timestamp, a date or an integer"):
+            open_queue("memory:", key="k", time="t", window=window).put({"k": "a", "t": 1.5})
+
+    def test_parts_of_a_window_come_back_in_their_order(self) -> None:
+        queue = open_queue("memory:", key="k", window={"size": 3, "buffer": "eager"})
+        queue.put({"k": "a"})
+        first = queue.plan()
+        queue.put({"k": "a"})
+        second = queue.plan()
+        with pytest.raises(InputError, match="give that one back first"):
+            queue.give_back(first.id)
+        queue.give_back(second.id)
+        queue.give_back(first.id)
+        again = queue.plan().to_pylist()
+        assert [row["_first"] for row in again] == [True]
