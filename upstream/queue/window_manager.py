@@ -34,6 +34,7 @@ from upstream.queue.key_table import (
     KNOWN,
     NO_ROOM,
     find,
+    hash_bytes,
     insert,
     key_at,
     key_bytes_address,
@@ -136,7 +137,8 @@ WINDOW = np.dtype(
         ("head", "i8"),  # references of the list's ends
         ("tail", "i8"),
         ("rows", "i8"),  # updates in the list
-        ("cursor", "i8"),  # last update that lies before the end of a closed window, 0: none
+        ("counted", "i8"),  # highest place of an update that closed windows were counted by
+        ("cursor", "i8"),  # that update, or the one before it, 0: go on from the head
         ("settled", "i8"),  # updates whose place in the sequence is known
         ("unsettled", "i8"),  # the first whose place is not
         ("high", "i8"),
@@ -289,7 +291,7 @@ def _unlink(queue: Any, pool: Any, w: Any, window: Any, reference: int) -> int:
     else:
         _node(pool, after).prev = before
     if window.cursor == reference:
-        window.cursor = 0
+        window.cursor = before
     if window.unsettled == reference:
         window.unsettled = after
     if window.sent_tail == reference:
@@ -403,14 +405,18 @@ def _line_up(queue: Any, w: Any, window: Any, slot: int, first: int, last: int, 
     """Windows have closed: where every window waits, put them in line, or drop them."""
     if w.in_line == 0:
         return
-    record = key_at(table_at(queue.table).keys + slot * KEY_BYTES)
+    record_address = table_at(queue.table).keys + slot * KEY_BYTES
+    length = i64(key_at(record_address).key_length)
+    key = key_bytes_address(pool_at(queue.pool), record_address)
+    # Not the hash of the table, which another process seeds otherwise.
+    hashed = hash_bytes(key, length, np.uint64(w.seed))
     for wid in range(first, last + 1):
         queue.accepted += 1
         if window.in_line > 0:
             before = place_at(w.line + (window.place % LINE_PLACES) * PLACE_BYTES)
             if np.isnan(before.newer_closed):
                 before.newer_closed = at
-        if hash_number(i64(record.hash) * 1_000_003 + wid, w.seed) >= w.keep:
+        if hash_number(hashed * 1_000_003 + wid) >= w.keep:
             queue.shed += 1
             continue
         window.place = w.line_end
@@ -427,9 +433,9 @@ def _line_up(queue: Any, w: Any, window: Any, slot: int, first: int, last: int, 
 
 
 @kernel
-def hash_number(number: int, seed: int) -> int:
+def hash_number(number: int) -> int:
     """32 bits that look random."""
-    h = np.uint64(number) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(seed)
+    h = np.uint64(number) * np.uint64(0x9E3779B97F4A7C15)
     h = (h ^ (h >> np.uint64(29))) * np.uint64(0xFF51AFD7ED558CCD)
     h = (h ^ (h >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
     return i64(h >> np.uint64(32))
@@ -446,15 +452,13 @@ def _close_sliding(
     end = end_of(w, until)
     covered = window.next_close - 1
     count = i64(0)
-    if window.cursor != 0:  # windows that hold updates from before
-        last = last_of(w, _node(pool, window.cursor).axis, until)
+    if window.counted != NONE:  # windows that hold updates from before
+        last = last_of(w, window.counted, until)
         if last > covered:
             count += last - covered
             _line_up(queue, w, window, slot, covered + 1, last, at)
             covered = last
-        reference = i64(_node(pool, window.cursor).next)
-    else:
-        reference = window.head
+    reference = window.head if window.cursor == 0 else i64(_node(pool, window.cursor).next)
     while reference != 0 and reference != window.unsettled:
         node = _node(pool, reference)
         if node.axis >= end:
@@ -466,6 +470,7 @@ def _close_sliding(
             _line_up(queue, w, window, slot, first, last, at)
             covered = last
         window.cursor = reference
+        window.counted = node.axis
         reference = i64(node.next)
     window.next_close = until + 1
     if count > 0:
@@ -539,11 +544,11 @@ def _due_of(pool: Any, w: Any, window: Any) -> int:
             return window.pending + 1
         return NONE if window.unsettled == 0 else _node(pool, window.unsettled).order
     wid = NONE
-    reference = window.head
-    if window.cursor != 0:
-        if last_of(w, _node(pool, window.cursor).axis, window.next_close) >= window.next_close:
-            wid = window.next_close
-        reference = i64(_node(pool, window.cursor).next)
+    if window.counted != NONE and (
+        last_of(w, window.counted, window.next_close) >= window.next_close
+    ):
+        wid = window.next_close
+    reference = window.head if window.cursor == 0 else i64(_node(pool, window.cursor).next)
     if wid == NONE and reference != 0:
         wid = max(window.next_close, first_of(w, _node(pool, reference).axis))
     return NONE if wid == NONE else end_of(w, wid)
@@ -739,6 +744,7 @@ def new_window(pool: Any, w: Any, slot: int) -> bool:
     address = w.windows + slot * WINDOW_BYTES
     clear(address, WINDOW_BYTES)
     window = window_at(address)
+    window.counted = NONE
     window.high = NONE
     window.highest = highest
     window.lwm = w.lwm
