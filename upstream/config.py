@@ -313,6 +313,7 @@ class QueueConfig(Section):
     )
     window: WindowConfig | None = Field(
         default=None,
+        validate_default=True,
         description="Windows as units of update: each key has at most one waiting window instead "
         "of one waiting update. Not set means that single updates are the units.",
     )
@@ -479,6 +480,8 @@ class QueueConfig(Section):
         cls, window: WindowConfig | None, info: ValidationInfo
     ) -> WindowConfig | None:
         if window is None:
+            if info.data.get("policy") == "window-drop":
+                raise Wrong('is required: policy "window-drop" drops windows.')
             return window
         wrong = []
         by_time = window.by == "time" or window.kind == "slide-by-tuple"

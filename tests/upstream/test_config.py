@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.upstream.options.toml_documents import Document, documents
-from upstream.config import BASELINES, POLICIES, Config, KeyRule, QueueConfig, explain
+from upstream.config import POLICIES, Config, KeyRule, QueueConfig, WindowConfig, explain
 from upstream.errors import ConfigError
 from upstream.options.kinds import format_size, parse_size
 from upstream.options.report import dotted
@@ -95,7 +95,7 @@ rules = [
 ]
 [moniter]
 """
-    names = '"in-place", "linecutting", "whittle", "append", "random-drop"'
+    names = '"in-place", "linecutting", "whittle", "append", "random-drop", "window-drop"'
     assert complaint(tmp_path, text).splitlines() == [
         "12 problems in upstream.toml:",
         "  upstream.toml:1: policy: unknown option here; it belongs to [queue].",
@@ -216,7 +216,7 @@ def test_options_without_effect_are_noted() -> None:
     assert config.without_effect() == [
         'weight does not change what is handed out: policy "append" hands out updates in order '
         "of arrival.",
-        'seed has no effect: only policy "random-drop" drops at random.',
+        'seed has no effect: only policies "random-drop" and "window-drop" drop at random.',
         'sync_interval_seconds has no effect: store "memory:" writes nothing to disk.',
     ]
     assert QueueConfig(key="k").without_effect() == []
@@ -322,7 +322,7 @@ REQUIRED: dict[str, st.SearchStrategy[Any]] = {
     "key": st.text(min_size=1) | st.lists(st.text(min_size=1), min_size=1, unique=True),
 }
 OPTIONAL: dict[str, st.SearchStrategy[Any]] = {
-    "policy": st.sampled_from([*POLICIES, *BASELINES, "a.b:C"]),
+    "policy": st.sampled_from([*POLICIES, "append", "random-drop", "a.b:C"]),
     "batch_limit": st.integers(1, 10**12),
     "delete_column": st.text(st.characters(codec="utf-8")).map("delete\x7f".__add__),
     "weight": st.floats(1e-300, 1e300),
@@ -350,8 +350,9 @@ def test_the_reference_has_every_option_once_with_a_description() -> None:
     listed = json.loads(explain("json"))
     names = [(option["section"], option["name"]) for option in listed]
     assert sorted(names) == sorted(
-        [("queue", name) for name in QueueConfig.model_fields]
+        [("queue", name) for name in QueueConfig.model_fields if name != "window"]
         + [("queue.rules[]", name) for name in KeyRule.model_fields]
+        + [("queue.window", name) for name in WindowConfig.model_fields]
     )
     assert all(option["description"].endswith(".") for option in listed)
     told = {option["name"]: option for option in listed if option["section"] == "queue"}

@@ -11,12 +11,19 @@ import pyarrow as pa
 
 from upstream.config import QueueConfig
 from upstream.queue.update_queue import UpdateQueue
+from upstream.queue.window_queue import WindowQueue
 
 __all__ = ["warm_up"]
 
 
 def warm_up() -> None:
-    """Send a few updates all the way through."""
+    """Send a few updates all the way through, alone and in windows."""
+    for buffer in ("lazy", "eager"):
+        config = QueueConfig.from_options(key="key", window={"size": 2, "buffer": buffer})
+        with WindowQueue(config) as windows:
+            windows.put_many(pa.record_batch({"key": ["a"] * 3, "text": ["a" * 20] * 3}))
+            windows.give_back(windows.plan().id)
+            windows.commit(windows.plan().id)
     config = QueueConfig.from_options(
         key="key", time="time", delete_column="gone", merge={"sum": "sum"}, memory_limit="64MiB"
     )

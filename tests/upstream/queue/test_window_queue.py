@@ -443,6 +443,7 @@ class TestWrongInput:
             ({"window": {"size": 2}, "merge": {"v": "sum"}}, "nothing to 'merge'"),
             ({"window": {"size": 2}, "delete_column": "d"}, "not supported with windows"),
             ({"window": {"size": 2}, "policy": "random-drop"}, "window-drop"),
+            ({"policy": "window-drop"}, "drops windows"),
         ],
     )
     def test_options(self, options: dict[str, Any], said: str) -> None:
