@@ -668,7 +668,7 @@ def _gather(queue: Any, pool: Any, w: Any, window: Any, record: Any, value: int)
         window.ready = started
         window.gathered = 0
         _empty(queue, pool, w, window)
-    if window.ready != NONE and value >= start_of(w, window.ready):
+    if window.ready != NONE and start_of(w, window.ready) <= value < end_of(w, window.ready):
         window.gathered += 1
     if window.committed != NONE and (
         start_of(w, window.committed) <= value < end_of(w, window.committed)
